@@ -1,0 +1,10 @@
+//! danmakud (work in progress).
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
+
+pub mod clock;
+pub mod metrics;
+pub mod model;
+pub mod relay;
+pub mod shutdown;
+pub mod store;

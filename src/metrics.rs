@@ -1,0 +1,151 @@
+//! Every metric, declared in one place with its relations; the doc comment is the help text that operators read.
+//!
+//! Labels are bounded: reasons and codes from fixed lists, never rooms or users.
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// One label, `code` or `reason`, with a value from a fixed list.
+pub type Labels = [(&'static str, &'static str); 1];
+
+/// A counter per value of one label.
+pub type Counters = Family<Labels, Counter>;
+
+trait Metric: prometheus_client::registry::Metric + Clone {
+    fn make() -> Self;
+}
+
+impl Metric for Counter {
+    fn make() -> Self {
+        Self::default()
+    }
+}
+
+impl Metric for Gauge {
+    fn make() -> Self {
+        Self::default()
+    }
+}
+
+impl Metric for Counters {
+    fn make() -> Self {
+        Self::default()
+    }
+}
+
+impl Metric for Histogram {
+    /// Seconds, 0.5 ms to 16 s, doubling.
+    fn make() -> Self {
+        Self::new(exponential_buckets(0.0005, 2.0, 16))
+    }
+}
+
+macro_rules! metrics {
+    ($($(#[doc = $help:literal])+ $field:ident: $kind:ty = $name:literal;)+) => {
+        /// The metrics of one server. Everything that counts holds a shared reference.
+        #[derive(Debug)]
+        pub struct Metrics {
+            registry: Registry,
+            $($(#[doc = $help])+ pub $field: $kind,)+
+        }
+
+        impl Default for Metrics {
+            fn default() -> Self {
+                let mut registry = Registry::with_prefix("danmaku");
+                $(
+                    let $field = <$kind as Metric>::make();
+                    let help = [$($help),+].map(str::trim).join(" ");
+                    registry.register($name, help.trim_end_matches('.'), $field.clone());
+                )+
+                Self { registry, $($field),+ }
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Comments accepted. accepted = stored + set aside + unsettled.
+    accepted: Counter = "accepted";
+    /// Comments the store has acknowledged, a duplicate of an earlier attempt included once.
+    stored: Counter = "stored";
+    /// Comments the store refused for good, by reason; each is logged with its id.
+    set_aside: Counters = "set_aside";
+    /// Comments accepted whose fate is open: in the write queue or in a bulk on its way.
+    unsettled: Gauge = "unsettled";
+    /// Comments in the write queue.
+    queued: Gauge = "queued";
+    /// Drafts refused, by code.
+    refused: Counters = "refused";
+    /// Resent drafts recognised by their nonce.
+    resent: Counter = "resent";
+    /// Time from the first attempt to write a bulk until the store had taken it, in seconds.
+    flush_seconds: Histogram = "flush_seconds";
+    /// Attempts to write a bulk that failed and are made again, by the class of the failure.
+    flush_retries: Counters = "flush_retries";
+    /// Whether the write path is held up by a failure that waiting does not mend, such as a wrong password (0 or 1).
+    flush_blocked: Gauge = "flush_blocked";
+    /// Connections taken on by the listener. open = accepted - closed.
+    connections_accepted: Counter = "connections_accepted";
+    /// Connections that ended.
+    connections_closed: Counter = "connections_closed";
+    /// WebSocket sessions begun. Sessions now = begun - ended.
+    sessions_begun: Counter = "sessions_begun";
+    /// WebSocket sessions that ended, by close code.
+    sessions_ended: Counters = "sessions_ended";
+    /// Viewers in all rooms of this node now.
+    viewers: Gauge = "viewers";
+    /// Rooms in memory now.
+    rooms: Gauge = "rooms";
+    /// Rooms dropped from memory because nobody was in them.
+    rooms_evicted: Counter = "rooms_evicted";
+    /// Frames written straight to viewers' sockets.
+    frames_sent: Counter = "frames_sent";
+    /// Comments delivered, counted once for each viewer.
+    deliveries: Counter = "deliveries";
+    /// Comments that viewers were told they had missed, counted once for each viewer.
+    missed: Counter = "missed";
+    /// Reads that the store was asked for.
+    store_reads: Counter = "store_reads";
+    /// Reads that were answered by an equal one already on its way.
+    store_reads_merged: Counter = "store_reads_merged";
+    /// Comments received from other nodes.
+    relay_received: Counter = "relay_received";
+    /// Comments that could not be passed on to other nodes.
+    relay_dropped: Counter = "relay_dropped";
+}
+
+impl Metrics {
+    /// The metrics as the text that Prometheus reads (OpenMetrics 1.0).
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _infallible = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_names_each_metric_with_its_help() {
+        let metrics = Metrics::default();
+        metrics.accepted.inc();
+        metrics.refused.get_or_create(&[("code", "busy")]).inc();
+        let text = metrics.to_text();
+        for line in [
+            "# HELP danmaku_accepted Comments accepted. accepted = stored + set aside + unsettled.",
+            "danmaku_accepted_total 1",
+            "danmaku_refused_total{code=\"busy\"} 1",
+            "# EOF",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Who a connection speaks as.
+
+use super::ids::UserId;
+use super::text::Name;
+
+/// What a user may do in a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Watches and sends.
+    Viewer,
+}
+
+impl Role {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+        }
+    }
+}
+
+/// A user as identity established it. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Stable id.
+    pub uid: UserId,
+    /// The name as shown.
+    pub name: Name,
+    /// What it may do.
+    pub role: Role,
+}

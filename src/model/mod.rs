@@ -1,0 +1,23 @@
+//! The words everything else speaks: comments, ids, cursors, styles and refusals.
+//!
+//! Plain data with its rules of validity, and the two small traits ([`BatchEncoder`], [`Socket`]) through which
+//! the room is handed what it must not know. No I/O, no clock, no configuration. Every module may use this one; it
+//! uses none of ours.
+
+mod comment;
+mod cursor;
+mod identity;
+mod ids;
+mod outward;
+mod refusal;
+mod style;
+mod text;
+
+pub use comment::{AckLevel, Comment, Draft, Fate, Posted};
+pub use cursor::{Cursor, CursorError, Position};
+pub use identity::{Identity, Role};
+pub use ids::{CommentId, Epoch, IdError, Nonce, RoomId, Seq, Timestamp, UserId};
+pub use outward::{BatchEncoder, FORMATS, Format, Socket};
+pub use refusal::Refusal;
+pub use style::{Color, FontSize, Mode, Style, StyleError};
+pub use text::{Name, Text, TextError, TextLimits};
