@@ -6,5 +6,6 @@ pub mod clock;
 pub mod metrics;
 pub mod model;
 pub mod relay;
+pub mod room;
 pub mod shutdown;
 pub mod store;

@@ -99,6 +99,7 @@ pub struct Posted {
     pub comment: Comment,
     /// Its place in the room on this node.
     pub seq: Seq,
+    is_local: bool,
     state: AtomicU8,
     settled: Notify,
     overhang: Arc<AtomicUsize>,
@@ -109,13 +110,25 @@ impl Posted {
     /// their fate was known.
     #[must_use]
     pub fn pending(comment: Comment, seq: Seq, overhang: Arc<AtomicUsize>) -> Self {
-        Self { comment, seq, state: AtomicU8::new(PENDING), settled: Notify::new(), overhang }
+        Self { comment, seq, is_local: true, state: AtomicU8::new(PENDING), settled: Notify::new(), overhang }
     }
 
-    /// A comment that came out of the store.
+    /// A comment that is stored already: it came out of the store.
     #[must_use]
     pub fn stored(comment: Comment, seq: Seq) -> Self {
         Self { state: AtomicU8::new(STORED), ..Self::pending(comment, seq, Arc::default()) }
+    }
+
+    /// A comment that another node accepted and keeps.
+    #[must_use]
+    pub fn foreign(comment: Comment, seq: Seq) -> Self {
+        Self { is_local: false, ..Self::stored(comment, seq) }
+    }
+
+    /// Whether this node accepted it, in this life or an earlier one.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.is_local
     }
 
     /// Records the fate and wakes who waits for it. The first call counts; later ones change nothing.

@@ -13,6 +13,8 @@ mod refusal;
 mod style;
 mod text;
 
+#[cfg(test)]
+pub(crate) use comment::tests::comment as test_comment;
 pub use comment::{AckLevel, Comment, Draft, Fate, Posted};
 pub use cursor::{Cursor, CursorError, Position};
 pub use identity::{Identity, Role};

@@ -1,0 +1,189 @@
+//! The tick: cuts what has come into a batch and writes it to every viewer's socket, waking no task of theirs.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::pace::Pace;
+use super::ring::Batch;
+use super::viewer::{Delivered, Viewer};
+use super::Room;
+use crate::model::{Posted, RoomId, Seq};
+
+/// After so many viewers a tick lets other tasks of its core run.
+const YIELD_EVERY: usize = 128;
+
+/// A room's tick ends when nothing was published for this long and nobody is in the room; the next one starts it again.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Is shown every batch as it is cut, oldest first: how the relay gets one message for each room and tick.
+pub trait CutObserver: Send + Sync + 'static {
+    /// Whether rooms without viewers should cut their comments too.
+    fn wants_unwatched(&self) -> bool;
+
+    /// Shows comments of `room` that this node accepted. Must not block.
+    fn cut(&self, room: &RoomId, comments: &[Arc<Posted>]);
+}
+
+/// The viewers of a room.
+#[derive(Debug, Default)]
+pub(super) struct Audience {
+    seats: Mutex<Seats>,
+    count: AtomicUsize,
+    is_ticking: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Seats {
+    viewers: Vec<Option<Arc<Viewer>>>,
+    free: Vec<usize>,
+    /// Goes up with every change, so that the tick copies the list only when it has to.
+    version: u64,
+}
+
+impl Audience {
+    fn lock(&self) -> MutexGuard<'_, Seats> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a viewer; gives its place and how many there are now.
+    pub(super) fn add(&self, viewer: Arc<Viewer>) -> (usize, usize) {
+        let mut seats = self.lock();
+        seats.version += 1;
+        let place = match seats.free.pop() {
+            Some(place) => place,
+            None => {
+                seats.viewers.push(None);
+                seats.viewers.len() - 1
+            }
+        };
+        if let Some(seat) = seats.viewers.get_mut(place) {
+            *seat = Some(viewer);
+        }
+        (place, self.count.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    /// Frees a place.
+    pub(super) fn remove(&self, place: usize) {
+        let mut seats = self.lock();
+        seats.version += 1;
+        if seats.viewers.get_mut(place).and_then(Option::take).is_some() {
+            seats.free.push(place);
+            self.count.fetch_sub(1, Ordering::AcqRel);
+        }
+        if self.is_empty() {
+            *seats = Seats { version: seats.version, ..Seats::default() };
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Viewer>> {
+        self.lock().viewers.iter().flatten().cloned().collect()
+    }
+
+    fn refresh(&self, copy: &mut Vec<Arc<Viewer>>, version: &mut u64) {
+        let seats = self.lock();
+        if *version != seats.version {
+            *version = seats.version;
+            copy.clear();
+            copy.extend(seats.viewers.iter().flatten().cloned());
+        }
+    }
+}
+
+/// Starts the room's tick unless it runs.
+pub(super) fn ensure_running(room: &Arc<Room>) {
+    if !room.audience.is_ticking.swap(true, Ordering::AcqRel) {
+        let from = room.lock().ring.cut_end();
+        tokio::spawn(Tick::new(room, from).run(Arc::downgrade(room)));
+    }
+}
+
+struct Tick {
+    pace: Pace,
+    /// The place after the last comment that this tick has shown to the viewers.
+    shown: Seq,
+    viewers: Vec<Arc<Viewer>>,
+    version: u64,
+    fresh: Vec<Arc<Batch>>,
+}
+
+impl Tick {
+    fn new(room: &Room, shown: Seq) -> Self {
+        let pace = Pace::new(room.config.max_window, Instant::now());
+        Self { pace, shown, viewers: Vec::new(), version: u64::MAX, fresh: Vec::new() }
+    }
+
+    /// Runs until the room is gone, or nobody is in it and nothing is published any more.
+    async fn run(mut self, room: Weak<Room>) {
+        loop {
+            let Some(room) = room.upgrade() else { return };
+            if timeout(IDLE, room.dirty.notified()).await.is_err() && self.has_ended(&room) {
+                return;
+            }
+            if !self.has_news(&room) {
+                continue;
+            }
+            sleep_until(self.pace.due()).await;
+            self.run_once(&room).await;
+        }
+    }
+
+    fn has_news(&self, room: &Room) -> bool {
+        room.lock().ring.next() != self.shown
+    }
+
+    fn has_ended(&self, room: &Arc<Room>) -> bool {
+        if !room.audience.is_empty() || self.has_news(room) {
+            return false;
+        }
+        room.audience.is_ticking.store(false, Ordering::Release);
+        // Who came in between saw the tick running: then it goes on, unless that one has started another.
+        let is_needed = !room.audience.is_empty() || self.has_news(room);
+        !(is_needed && !room.audience.is_ticking.swap(true, Ordering::AcqRel))
+    }
+
+    /// Cuts, and writes what is new to every viewer.
+    async fn run_once(&mut self, room: &Arc<Room>) {
+        let begun = Instant::now();
+        self.take_fresh(room);
+        room.audience.refresh(&mut self.viewers, &mut self.version);
+        let mut delivered = Delivered::default();
+        for (i, viewer) in self.viewers.iter().enumerate() {
+            delivered.add(viewer.offer(room, &self.fresh));
+            if i % YIELD_EVERY == YIELD_EVERY - 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+        room.count(&delivered);
+        let comments = self.fresh.iter().map(|batch| batch.comments().len()).sum();
+        self.pace.ticked(begun, comments, begun.elapsed());
+        self.fresh.clear();
+    }
+
+    fn take_fresh(&mut self, room: &Room) {
+        let mut state = room.lock();
+        state.ring.cut();
+        state.ring.batches_from(self.shown, usize::MAX, &mut self.fresh);
+        self.shown = state.ring.next();
+        drop(state);
+        if let Some(observer) = room.ids.observer() {
+            let local = |posted: &&Arc<Posted>| posted.is_local();
+            for batch in &self.fresh {
+                let comments: Vec<_> = batch.comments().iter().filter(local).cloned().collect();
+                if !comments.is_empty() {
+                    observer.cut(&room.id, &comments);
+                }
+            }
+        }
+    }
+}

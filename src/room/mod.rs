@@ -1,0 +1,448 @@
+//! A room: its recent comments in one ring, and the viewers that read it from different places.
+//!
+//! The room gives comments their time, id and place, keeps the newest, and writes them to its viewers' sockets. It knows
+//! no wire format (it is handed encoders), no store (whether a comment can be kept is asked through a closure while the
+//! order is held), and no other node. Callers are the hub, and sessions for their own viewer.
+
+mod fanout;
+mod nonces;
+mod pace;
+mod registry;
+mod ring;
+mod viewer;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, OnceCell};
+use tokio::time::Instant;
+
+pub use fanout::CutObserver;
+pub use registry::{Registry, TooManyRooms};
+pub use ring::{Batch, MAX_BATCH, Ring};
+pub use viewer::{Delivered, Flow, Viewer};
+
+use crate::metrics::Metrics;
+use crate::model::{
+    BatchEncoder, Comment, CommentId, Cursor, Epoch, Nonce, Position, Posted, RoomId, Seq, Socket, Timestamp, UserId,
+};
+use fanout::Audience;
+use nonces::Nonces;
+use registry::Ids;
+
+/// What every room of a server has in common.
+#[derive(Clone, Debug)]
+pub struct RoomConfig {
+    /// About how many recent comments a room keeps in memory.
+    pub ring: usize,
+    /// How many of them a viewer that joins is given.
+    pub recent: usize,
+    /// The longest time a room gathers comments before it writes them to its viewers.
+    pub max_window: Duration,
+    /// How long a room without viewers and comments stays in memory.
+    pub evict_after: Duration,
+    /// Most rooms in memory.
+    pub max_rooms: usize,
+}
+
+/// The room was dropped from memory between being found and being used; find it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retired;
+
+/// What came of a publish.
+#[derive(Clone, Debug)]
+pub enum Published {
+    /// The comment is kept and on its way to the viewers.
+    Accepted(Arc<Posted>),
+    /// The sender had sent it before, under the same nonce; this is that comment.
+    Resent(Arc<Posted>),
+}
+
+impl Published {
+    /// The one comment, sent once or more often.
+    #[must_use]
+    pub fn posted(&self) -> &Arc<Posted> {
+        match self {
+            Self::Accepted(posted) | Self::Resent(posted) => posted,
+        }
+    }
+}
+
+/// A viewer's place in the room, with what it should be told first. All of it is from one instant.
+#[derive(Debug)]
+pub struct Joined {
+    /// The viewer, to be [opened](Viewer::open) when its hello is queued. It leaves the room when this is dropped.
+    pub seat: Seat,
+    /// Where it stands: everything up to here it has had, or gets in `recent`.
+    pub cursor: Cursor,
+    /// The newest comments, oldest first; none when it resumes, for then they follow as the room's frames.
+    pub recent: Vec<Arc<Posted>>,
+    /// Whether it goes on from its own cursor.
+    pub is_resumed: bool,
+    /// Viewers in the room on this node, this one included.
+    pub online: usize,
+}
+
+/// Where a viewer that joins wants to begin.
+#[derive(Clone, Copy, Debug)]
+pub enum Begin {
+    /// With the newest comments.
+    Newest,
+    /// After this cursor.
+    After(Cursor),
+    /// At this place: what lies between the viewer's cursor and here it has been told of.
+    From(Seq),
+}
+
+/// Whether a cursor can be resumed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The ring knows what followed it: to the comment, or how many of them it has dropped.
+    Ring,
+    /// The cursor is of another life of the room and stands before the ring: the store may know what lies between.
+    Before {
+        /// The place of the oldest comment in the ring.
+        start: Seq,
+        /// That comment's position; `None` when the ring is empty.
+        oldest: Option<Position>,
+    },
+}
+
+/// What the ring holds of a stretch of time.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Comments, oldest first.
+    pub comments: Vec<Arc<Posted>>,
+    /// The ring has every comment of the room from this moment on.
+    pub whole_from: Timestamp,
+    /// Comments that have left the ring and are not known to be in the store: neither can give them.
+    pub overhang: usize,
+    /// The place after the newest comment in the ring.
+    pub end: Seq,
+    /// The place of the oldest comment in the ring.
+    pub start: Seq,
+}
+
+/// One room on this node.
+#[derive(Debug)]
+pub struct Room {
+    id: RoomId,
+    config: Arc<RoomConfig>,
+    ids: Arc<Ids>,
+    metrics: Arc<Metrics>,
+    state: Mutex<State>,
+    overhang: Arc<AtomicUsize>,
+    audience: Audience,
+    dirty: Notify,
+    /// Done once the comments from before this life of the room were put in front of the ring.
+    pub(crate) warmed: OnceCell<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    ring: Ring,
+    nonces: Nonces,
+    last_ts: Timestamp,
+    last_id: CommentId,
+    last_used: Instant,
+    is_retired: bool,
+}
+
+impl Room {
+    fn new(id: RoomId, config: Arc<RoomConfig>, ids: Arc<Ids>, metrics: Arc<Metrics>, now: Timestamp) -> Self {
+        let ring = Ring::new(ids.epoch(), config.ring, now);
+        let state = State {
+            ring,
+            nonces: Nonces::default(),
+            last_ts: Timestamp::from_millis(i64::MIN),
+            last_id: CommentId::MIN,
+            last_used: Instant::now(),
+            is_retired: false,
+        };
+        Self {
+            id,
+            config,
+            ids,
+            metrics,
+            state: Mutex::new(state),
+            overhang: Arc::default(),
+            audience: Audience::default(),
+            dirty: Notify::new(),
+            warmed: OnceCell::new(),
+        }
+    }
+
+    /// The room's id.
+    #[must_use]
+    pub fn id(&self) -> &RoomId {
+        &self.id
+    }
+
+    /// The epoch of this life of the room.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.lock().ring.epoch()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is valid between any two statements, so a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a comment its time, id and place, has it kept, and lets it out to the viewers, in this order and as one
+    /// step: the order of the ring is the order in which comments were kept.
+    ///
+    /// `make` builds the comment from its time and id; `keep` pushes it into the write queue. What `keep` refuses nobody
+    /// has seen, and it leaves no trace.
+    ///
+    /// # Errors
+    /// The outer error is [`Retired`]: find the room again. The inner one is `keep`'s.
+    pub fn publish<E>(
+        self: &Arc<Self>,
+        now: Timestamp,
+        mark: Option<(&UserId, &Nonce)>,
+        make: impl FnOnce(Timestamp, CommentId) -> Comment,
+        keep: impl FnOnce(Arc<Posted>) -> Result<(), E>,
+    ) -> Result<Result<Published, E>, Retired> {
+        let mut state = self.lock();
+        if state.is_retired {
+            return Err(Retired);
+        }
+        if let Some(posted) = mark.and_then(|(uid, nonce)| state.nonces.find(uid, nonce)) {
+            return Ok(Ok(Published::Resent(posted)));
+        }
+        let (ts, id) = state.stamp(now, &self.ids);
+        let posted = Arc::new(Posted::pending(make(ts, id), state.ring.next(), Arc::clone(&self.overhang)));
+        if let Err(refused) = keep(Arc::clone(&posted)) {
+            return Ok(Err(refused));
+        }
+        (state.last_ts, state.last_id, state.last_used) = (ts, id, Instant::now());
+        if let Some((uid, nonce)) = mark {
+            state.nonces.remember(uid, nonce, &posted);
+        }
+        state.ring.push(Arc::clone(&posted));
+        drop(state);
+        self.dirty.notify_one();
+        if self.ids.observer().is_some_and(|observer| observer.wants_unwatched()) {
+            fanout::ensure_running(self);
+        }
+        Ok(Ok(Published::Accepted(posted)))
+    }
+
+    /// Takes comments that another node accepted and keeps, oldest first, in the order they come in.
+    ///
+    /// # Errors
+    /// [`Retired`]: find the room again.
+    pub fn deliver(&self, comments: Vec<Comment>) -> Result<(), Retired> {
+        let mut state = self.lock();
+        if state.is_retired {
+            return Err(Retired);
+        }
+        for comment in comments {
+            let posted = Posted::foreign(comment, state.ring.next());
+            state.ring.push(Arc::new(posted));
+        }
+        state.last_used = Instant::now();
+        drop(state);
+        self.dirty.notify_one();
+        Ok(())
+    }
+
+    /// The comment that `uid` sent under `nonce`, if the room remembers it.
+    #[must_use]
+    pub fn find_resent(&self, uid: &UserId, nonce: &Nonce) -> Option<Arc<Posted>> {
+        self.lock().nonces.find(uid, nonce)
+    }
+
+    /// Puts a viewer into the room. Its place, the comments it is given and the cursor are from the same instant, so
+    /// that there is neither a gap nor a double between them and what follows. What the ring has dropped since the
+    /// viewer's cursor, the viewer is told as missed.
+    ///
+    /// # Errors
+    /// [`Retired`]: find the room again.
+    pub fn join(
+        self: &Arc<Self>,
+        socket: Arc<dyn Socket>,
+        encoder: Arc<dyn BatchEncoder>,
+        begin: Begin,
+    ) -> Result<Joined, Retired> {
+        let mut state = self.lock();
+        if state.is_retired {
+            return Err(Retired);
+        }
+        let place = match begin {
+            Begin::Newest => None,
+            Begin::From(place) => Some(place),
+            Begin::After(cursor) => Some(state.resume(&cursor).unwrap_or_else(|| state.ring.start())),
+        };
+        let cursor = match begin {
+            Begin::After(cursor) if place < Some(state.ring.cut_end()) => cursor,
+            _ => state.ring.cursor(),
+        };
+        let recent = if place.is_some() { Vec::new() } else { state.ring.latest(self.config.recent) };
+        state.last_used = Instant::now();
+        // Still under the room's lock, so that an empty room cannot be dropped in between.
+        let next = place.unwrap_or_else(|| state.ring.cut_end());
+        let (seat, online) = Seat::take(self, Arc::new(Viewer::new(socket, encoder, next)));
+        drop(state);
+        fanout::ensure_running(self);
+        Ok(Joined { seat, cursor, recent, is_resumed: place.is_some(), online })
+    }
+
+    /// Whether the ring alone can tell what followed `cursor`.
+    #[must_use]
+    pub fn reach(&self, cursor: &Cursor) -> Reach {
+        let mut state = self.lock();
+        if state.resume(cursor).is_some() {
+            return Reach::Ring;
+        }
+        let oldest = state.ring.iter().next().map(|posted| posted.comment.position());
+        Reach::Before { start: state.ring.start(), oldest }
+    }
+
+    /// What the ring holds from `from` on, the newest included.
+    #[must_use]
+    pub fn snapshot(&self, from: Timestamp) -> Snapshot {
+        let state = self.lock();
+        Snapshot {
+            comments: state.ring.iter().filter(|posted| posted.comment.ts >= from).cloned().collect(),
+            whole_from: state.ring.whole_from(),
+            overhang: self.overhang.load(Ordering::Acquire),
+            end: state.ring.next(),
+            start: state.ring.start(),
+        }
+    }
+
+    /// Puts comments from the store in front of the ring; see [`Ring::prepend`].
+    pub fn prepend(&self, older: Vec<Comment>, is_all: bool) -> bool {
+        let mut state = self.lock();
+        if let Some(newest) = older.last()
+            && state.last_ts < newest.ts
+        {
+            // The clock may have been set back while the server was down; the room's time does not follow it.
+            (state.last_ts, state.last_id) = (newest.ts, newest.id);
+        }
+        state.ring.prepend(older, is_all)
+    }
+
+    /// Viewers in the room on this node.
+    #[must_use]
+    pub fn online(&self) -> usize {
+        self.audience.len()
+    }
+
+    /// Sends a frame of its own to every viewer, beside the comments.
+    pub fn announce(&self, frame: &Bytes) {
+        for viewer in self.audience.all() {
+            // A viewer with too much waiting already learns the news from the next announcement.
+            let _queued = viewer.send(self, frame.clone());
+        }
+    }
+
+    /// Drops the room from use if nobody is in it, nothing happened for the eviction time, and all it has is settled.
+    fn try_retire(&self) -> bool {
+        let mut state = self.lock();
+        let is_settled = || state.ring.iter().all(|posted| posted.fate().is_some());
+        let is_over = self.audience.is_empty()
+            && state.last_used.elapsed() >= self.config.evict_after
+            && self.overhang.load(Ordering::Acquire) == 0
+            && is_settled();
+        state.is_retired |= is_over;
+        is_over
+    }
+
+    fn batches_from(&self, from: Seq, limit: usize, into: &mut Vec<Arc<Batch>>) {
+        self.lock().ring.batches_from(from, limit, into);
+    }
+
+    fn rest_of(&self, batch: &Batch, from: Seq, encoder: &dyn BatchEncoder) -> Bytes {
+        let skip = usize::try_from(from.since(batch.first())).unwrap_or(usize::MAX);
+        let rest = batch.comments().get(skip..).unwrap_or_default();
+        rest.last().map_or_else(Bytes::new, |last| {
+            let cursor = Cursor { epoch: self.epoch(), seq: last.seq, position: last.comment.position() };
+            encoder.comments(&cursor, rest)
+        })
+    }
+
+    fn count(&self, delivered: &Delivered) {
+        self.metrics.frames_sent.inc_by(delivered.frames);
+        self.metrics.deliveries.inc_by(delivered.comments);
+        self.metrics.missed.inc_by(delivered.missed);
+    }
+}
+
+impl State {
+    fn resume(&mut self, cursor: &Cursor) -> Option<Seq> {
+        if cursor.epoch != self.ring.epoch() {
+            // Its place may lie among comments that are not cut yet.
+            self.ring.cut();
+        }
+        self.ring.resume(cursor)
+    }
+
+    /// The time and id of the next comment. Time never goes back, and within a millisecond ids rise.
+    fn stamp(&self, now: Timestamp, ids: &Ids) -> (Timestamp, CommentId) {
+        let ts = now.max(self.last_ts);
+        let counter = ids.count();
+        let id = CommentId::from_parts(ts, ids.process(), counter);
+        if ts > self.last_ts || id > self.last_id {
+            return (ts, id);
+        }
+        // The counter of ids has come round, or the last id is another process's: the order goes on in the next
+        // millisecond.
+        let ts = ts.plus(Duration::from_millis(1));
+        (ts, CommentId::from_parts(ts, ids.process(), counter))
+    }
+}
+
+/// A viewer's place in its room; dropping it leaves the room.
+#[derive(Debug)]
+pub struct Seat {
+    room: Arc<Room>,
+    viewer: Arc<Viewer>,
+    place: usize,
+}
+
+impl Seat {
+    fn take(room: &Arc<Room>, viewer: Arc<Viewer>) -> (Self, usize) {
+        let (place, online) = room.audience.add(Arc::clone(&viewer));
+        room.metrics.viewers.inc();
+        (Self { room: Arc::clone(room), viewer, place }, online)
+    }
+
+    /// The room.
+    #[must_use]
+    pub fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// The viewer.
+    #[must_use]
+    pub fn viewer(&self) -> &Viewer {
+        &self.viewer
+    }
+
+    /// Queues a frame of the viewer's own; false when too much waits already.
+    #[must_use]
+    pub fn send(&self, frame: Bytes) -> bool {
+        self.viewer.send(&self.room, frame)
+    }
+
+    /// Goes on writing where the socket was full.
+    pub fn advance(&self) -> Flow {
+        self.viewer.advance(&self.room)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.room.audience.remove(self.place);
+        self.room.metrics.viewers.dec();
+        self.room.lock().last_used = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! The ring: a room's recent comments in order, cut into batches. Pure: no lock, no clock, no socket.
+//!
+//! Comments enter at the open end. A *cut* closes what has come since the last one into a [`Batch`], which is encoded at
+//! most once per wire format and shared by all viewers. Everything that reads the ring (live delivery, catch-up, the
+//! 60-second query) reads the same batches from different places, and every cursor a client gets stands on a cut.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use crate::model::{BatchEncoder, Comment, Cursor, Epoch, FORMATS, Position, Posted, Seq, Timestamp};
+
+/// Most comments in a batch. It bounds a frame (256 comments of 300 bytes are 77 KB) and how far the ring overshoots its
+/// capacity, for a batch is dropped as a whole.
+pub const MAX_BATCH: usize = 256;
+
+/// Where the numbering of a room begins: room below for what a later load from the store puts in front.
+const FIRST: Seq = Seq(1 << 32);
+
+/// Comments that followed each other within one window.
+#[derive(Debug)]
+pub struct Batch {
+    epoch: Epoch,
+    comments: Box<[Arc<Posted>]>,
+    frames: [OnceLock<Bytes>; FORMATS],
+}
+
+impl Batch {
+    fn new(epoch: Epoch, comments: Vec<Arc<Posted>>) -> Self {
+        debug_assert!(!comments.is_empty());
+        Self { epoch, comments: comments.into(), frames: Default::default() }
+    }
+
+    /// The comments, oldest first; at least one.
+    #[must_use]
+    pub fn comments(&self) -> &[Arc<Posted>] {
+        &self.comments
+    }
+
+    /// The place of the first comment.
+    #[must_use]
+    pub fn first(&self) -> Seq {
+        self.comments.first().map(|posted| posted.seq).unwrap_or_default()
+    }
+
+    /// The place after the last comment.
+    #[must_use]
+    pub fn end(&self) -> Seq {
+        self.first().plus(self.comments.len())
+    }
+
+    /// The ready-to-send bytes in the encoder's format, encoded by whoever asks first.
+    pub fn frame(&self, encoder: &dyn BatchEncoder) -> &Bytes {
+        let encode = || match cursor_at(self.epoch, self.comments.last()) {
+            Some(cursor) => encoder.comments(&cursor, &self.comments),
+            None => Bytes::new(),
+        };
+        #[expect(clippy::indexing_slicing, reason = "every Format is below FORMATS, the array's length")]
+        self.frames[encoder.format() as usize].get_or_init(encode)
+    }
+}
+
+fn cursor_at(epoch: Epoch, posted: Option<&Arc<Posted>>) -> Option<Cursor> {
+    posted.map(|posted| Cursor { epoch, seq: posted.seq, position: posted.comment.position() })
+}
+
+/// A room's recent comments.
+#[derive(Debug)]
+pub struct Ring {
+    epoch: Epoch,
+    capacity: usize,
+    batches: VecDeque<Arc<Batch>>,
+    open: Vec<Arc<Posted>>,
+    /// Comments in batches and open ones.
+    len: usize,
+    /// The place of the next comment.
+    next: Seq,
+    /// The ring has every comment of the room from this moment on.
+    whole_from: Timestamp,
+}
+
+impl Ring {
+    /// An empty ring for about `capacity` comments (up to [`MAX_BATCH`] more); it is whole from `now` on.
+    #[must_use]
+    pub fn new(epoch: Epoch, capacity: usize, now: Timestamp) -> Self {
+        Self { epoch, capacity, batches: VecDeque::new(), open: Vec::new(), len: 0, next: FIRST, whole_from: now }
+    }
+
+    /// The life of the room that the places count in.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The place that the next comment will have.
+    #[must_use]
+    pub fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Comments in the ring.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether comments wait for a cut.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// The moment from which on the ring has every comment of the room.
+    #[must_use]
+    pub fn whole_from(&self) -> Timestamp {
+        self.whole_from
+    }
+
+    /// Appends a comment whose place is [`Ring::next`].
+    pub fn push(&mut self, posted: Arc<Posted>) {
+        debug_assert_eq!(posted.seq, self.next);
+        self.next = self.next.plus(1);
+        self.len += 1;
+        self.open.push(posted);
+        if self.open.len() >= MAX_BATCH {
+            self.cut();
+        }
+        while let Some(oldest) = self.batches.front()
+            && self.len - oldest.comments.len() >= self.capacity
+        {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some(oldest) = self.batches.pop_front() else { return };
+        self.len -= oldest.comments.len();
+        for posted in &oldest.comments {
+            posted.leave_ring();
+            // A comment of the same millisecond may have been dropped with it: whole only from the next one on.
+            self.whole_from = self.whole_from.max(Timestamp::from_millis(posted.comment.ts.millis() + 1));
+        }
+    }
+
+    /// Closes what has come since the last cut into a batch.
+    pub fn cut(&mut self) {
+        if !self.open.is_empty() {
+            self.batches.push_back(Arc::new(Batch::new(self.epoch, std::mem::take(&mut self.open))));
+        }
+    }
+
+    /// The place of the oldest comment still here; [`Ring::next`] when there is none.
+    #[must_use]
+    pub fn start(&self) -> Seq {
+        Seq(self.next.0 - self.len as u64)
+    }
+
+    /// The place after the last cut comment: where a viewer that joins now begins.
+    #[must_use]
+    pub fn cut_end(&self) -> Seq {
+        Seq(self.next.0 - self.open.len() as u64)
+    }
+
+    /// The cursor on the last cut comment. An empty ring gives one that stands before everything it will have.
+    #[must_use]
+    pub fn cursor(&self) -> Cursor {
+        let newest = self.batches.back().and_then(|batch| batch.comments.last());
+        cursor_at(self.epoch, newest).unwrap_or(Cursor {
+            epoch: self.epoch,
+            seq: Seq(self.next.0 - 1),
+            position: Position { ts: self.whole_from.minus(std::time::Duration::from_millis(1)), ..Position::START },
+        })
+    }
+
+    /// Puts at most `limit` batches into `into`, beginning with the one that has the comment at `from`.
+    pub fn batches_from(&self, from: Seq, limit: usize, into: &mut Vec<Arc<Batch>>) {
+        let begin = self.batches.partition_point(|batch| batch.end() <= from);
+        into.extend(self.batches.range(begin..).take(limit).cloned());
+    }
+
+    /// The newest `limit` comments up to the last cut, oldest first.
+    #[must_use]
+    pub fn latest(&self, limit: usize) -> Vec<Arc<Posted>> {
+        let cut = self.batches.iter().rev().flat_map(|batch| batch.comments.iter().rev());
+        let mut latest: Vec<_> = cut.take(limit).cloned().collect();
+        latest.reverse();
+        latest
+    }
+
+    /// Every comment in the ring, oldest first, the uncut ones too.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Posted>> {
+        self.batches.iter().flat_map(|batch| batch.comments.iter()).chain(&self.open)
+    }
+
+    /// Where a reader with `cursor` goes on. `None` when the ring cannot tell: the cursor is of another life of the room
+    /// and stands before what is here, so that only the store knows what lies between.
+    #[must_use]
+    pub fn resume(&self, cursor: &Cursor) -> Option<Seq> {
+        if cursor.epoch == self.epoch {
+            // A forged place ahead of ours must not wait for comments to come.
+            return Some(Seq(cursor.seq.0.saturating_add(1)).min(self.cut_end()));
+        }
+        if cursor.position.ts < self.whole_from && self.iter().all(|posted| posted.comment.position() != cursor.position) {
+            return None;
+        }
+        let has_seen = |posted: &&Arc<Posted>| posted.comment.position() <= cursor.position;
+        let seen = self.iter().take_while(has_seen).count();
+        Some(self.start().plus(seen).min(self.cut_end()))
+    }
+
+    /// Puts comments from the store (oldest first) in front of what is here, as far as there is room. They must be all
+    /// that the store has of the room from the first of them on; `is_all` tells that it has nothing older either.
+    ///
+    /// Gives false, and changes nothing, when this was done before or the ring has dropped comments since: there could
+    /// then be a hole between the store's and its own.
+    pub fn prepend(&mut self, mut older: Vec<Comment>, is_all: bool) -> bool {
+        if self.start() != FIRST {
+            return false;
+        }
+        if let Some(first) = self.iter().next().map(|posted| posted.comment.position()) {
+            older.retain(|comment| comment.position() < first);
+        }
+        let surplus = older.len().saturating_sub(self.capacity.saturating_sub(self.len));
+        let kept = older.split_off(surplus);
+        if is_all && surplus == 0 {
+            self.whole_from = Timestamp::from_millis(i64::MIN);
+        } else if let Some(oldest) = kept.first() {
+            // Others of the same millisecond may have been left out: whole only from the next one on.
+            self.whole_from = self.whole_from.min(Timestamp::from_millis(oldest.ts.millis() + 1));
+        }
+        let begin = Seq(FIRST.0 - kept.len() as u64);
+        let posted = kept.into_iter().enumerate().map(|(i, comment)| Arc::new(Posted::stored(comment, begin.plus(i))));
+        let posted: Vec<_> = posted.collect();
+        self.len += posted.len();
+        for chunk in posted.rchunks(MAX_BATCH) {
+            self.batches.push_front(Arc::new(Batch::new(self.epoch, chunk.to_vec())));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

@@ -1,0 +1,309 @@
+//! A viewer: a cursor into the room's batches, and what is half-way out of its socket.
+//!
+//! A viewer owns no queue of comments. What its socket does not take stays in the ring, which all share; what is its own
+//! (its hello, acknowledgements, errors) is bounded. Its outgoing side is driven from two places under one short lock:
+//! the room's tick, which writes to sockets that have room, and the viewer's session, once its socket was full.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice};
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::Room;
+use super::ring::Batch;
+use crate::model::{BatchEncoder, Seq, Socket};
+
+/// Most parts of one vectored write; also how many batches a catch-up takes out of the ring at a time.
+const PARTS: usize = 16;
+
+/// Most bytes of its own that a viewer may have waiting. A hello with 200 comments of the largest size is 280 KB.
+const MAX_OWN_BYTES: usize = 384 * 1024;
+
+/// How a viewer stands after an attempt to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// It has had everything there is.
+    Done,
+    /// Its socket is full; its session goes on when there is room again.
+    Blocked,
+    /// Its socket is gone, or the viewer was ended.
+    Gone,
+}
+
+/// What attempts to write have achieved, for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Frames that went out or are half-way out.
+    pub frames: u64,
+    /// Comments in them.
+    pub comments: u64,
+    /// Comments that were told as missed.
+    pub missed: u64,
+}
+
+impl Delivered {
+    pub(super) fn add(&mut self, other: Self) {
+        self.frames += other.frames;
+        self.comments += other.comments;
+        self.missed += other.missed;
+    }
+}
+
+/// One viewer of one room. Shared by the room and the viewer's session.
+pub struct Viewer {
+    socket: Arc<dyn Socket>,
+    encoder: Arc<dyn BatchEncoder>,
+    outgoing: Mutex<Outgoing>,
+    blocked: Notify,
+}
+
+impl std::fmt::Debug for Viewer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Viewer").field("outgoing", &self.outgoing).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    phase: Phase,
+    /// The place of the next comment it should have.
+    next: Seq,
+    /// Frames of its own, behind the frame that is half-way out, if any.
+    own: VecDeque<Bytes>,
+    /// How much of the first of them is out.
+    offset: usize,
+    own_bytes: usize,
+    is_blocked: bool,
+    /// Bytes written, ever: by it a session sees whether a blocked viewer makes progress.
+    written: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Comments wait until the session has queued its hello.
+    Held,
+    Live,
+    /// Comments are over; what is its own still goes out.
+    Leaving,
+    Gone,
+}
+
+impl Viewer {
+    /// A viewer that has had everything before `next`; comments wait until [`Viewer::open`].
+    pub(super) fn new(socket: Arc<dyn Socket>, encoder: Arc<dyn BatchEncoder>, next: Seq) -> Self {
+        let outgoing = Outgoing {
+            phase: Phase::Held,
+            next,
+            own: VecDeque::new(),
+            offset: 0,
+            own_bytes: 0,
+            is_blocked: false,
+            written: 0,
+        };
+        Self { socket, encoder, outgoing: Mutex::new(outgoing), blocked: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Outgoing> {
+        // The lock only guards plain data that is valid between any two statements.
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets comments follow what was sent so far.
+    pub fn open(&self, room: &Room) -> Flow {
+        self.lock().phase = Phase::Live;
+        self.advance(room)
+    }
+
+    /// Lets no further comment follow; what is its own still goes out.
+    pub fn leave(&self) {
+        let mut out = self.lock();
+        if out.phase != Phase::Gone {
+            out.phase = Phase::Leaving;
+        }
+    }
+
+    /// Queues a frame of the viewer's own, behind what is half-way out and before comments that follow, and writes what
+    /// the socket takes. Gives false, and queues nothing, when too much of its own waits already.
+    #[must_use]
+    pub fn send(&self, room: &Room, frame: Bytes) -> bool {
+        let mut out = self.lock();
+        if out.own_bytes > MAX_OWN_BYTES {
+            return false;
+        }
+        out.own_bytes += frame.len();
+        out.own.push_back(frame);
+        if !out.is_blocked {
+            let (_, delivered) = self.pump(&mut out, room, &[]);
+            room.count(&delivered);
+        }
+        true
+    }
+
+    /// Writes batches that were just cut; `fresh` is the newest run of them. For the room's tick.
+    pub(super) fn offer(&self, room: &Room, fresh: &[Arc<Batch>]) -> Delivered {
+        let mut out = self.lock();
+        if out.is_blocked { Delivered::default() } else { self.pump(&mut out, room, fresh).1 }
+    }
+
+    /// Goes on writing from where the socket was full. For the session, when the socket has room again.
+    pub fn advance(&self, room: &Room) -> Flow {
+        let mut out = self.lock();
+        let (flow, delivered) = self.pump(&mut out, room, &[]);
+        room.count(&delivered);
+        flow
+    }
+
+    /// Waits until the socket was found full or gone by somebody else. Cancellation-safe.
+    pub async fn blocked(&self) {
+        self.blocked.notified().await;
+    }
+
+    /// Whether the socket is full, and the bytes written so far.
+    #[must_use]
+    pub fn progress(&self) -> (bool, u64) {
+        let out = self.lock();
+        (out.is_blocked, out.written)
+    }
+
+    fn pump(&self, out: &mut Outgoing, room: &Room, fresh: &[Arc<Batch>]) -> (Flow, Delivered) {
+        let mut delivered = Delivered::default();
+        let flow = self.pump_all(out, room, fresh, &mut delivered);
+        out.is_blocked = flow == Flow::Blocked;
+        if flow == Flow::Gone {
+            out.phase = Phase::Gone;
+            out.own.clear();
+        }
+        if flow != Flow::Done {
+            self.blocked.notify_one();
+        }
+        (flow, delivered)
+    }
+
+    fn pump_all(&self, out: &mut Outgoing, room: &Room, fresh: &[Arc<Batch>], delivered: &mut Delivered) -> Flow {
+        let mut behind = Vec::new();
+        loop {
+            if out.phase == Phase::Gone {
+                return Flow::Gone;
+            }
+            if let ControlFlow::Break(flow) = self.write_own(out) {
+                return flow;
+            }
+            if out.phase != Phase::Live {
+                return Flow::Done;
+            }
+            // The common case: the viewer has had everything but the batches that were just cut.
+            let run = match fresh.first() {
+                Some(first) if first.first() == out.next => fresh,
+                _ => {
+                    behind.clear();
+                    room.batches_from(out.next, PARTS, &mut behind);
+                    &behind
+                }
+            };
+            let Some(first) = run.first() else { return Flow::Done };
+            if out.next < first.first() {
+                let missed = first.first().since(out.next);
+                delivered.missed += missed;
+                out.next = first.first();
+                out.push_own(self.encoder.gap(missed));
+                continue;
+            }
+            if out.next > first.first() {
+                // It joined in the middle of this batch, as only a resume by position can: the rest is its own frame.
+                out.push_own(room.rest_of(first, out.next, &*self.encoder));
+                delivered.frames += 1;
+                delivered.comments += first.end().since(out.next);
+                out.next = first.end();
+                continue;
+            }
+            if let ControlFlow::Break(flow) = self.write_batches(out, run, delivered) {
+                return flow;
+            }
+        }
+    }
+
+    /// Writes what is the viewer's own. Goes on when all of it is out.
+    fn write_own(&self, out: &mut Outgoing) -> ControlFlow<Flow> {
+        while !out.own.is_empty() {
+            let mut parts = [IoSlice::new(&[]); PARTS];
+            let mut offset = out.offset;
+            let mut count = 0;
+            for (part, frame) in parts.iter_mut().zip(&out.own) {
+                *part = IoSlice::new(frame.get(offset..).unwrap_or_default());
+                offset = 0;
+                count += 1;
+            }
+            match self.socket.try_write_vectored(parts.get(..count).unwrap_or_default()) {
+                Ok(0) => return ControlFlow::Break(Flow::Gone),
+                Ok(written) => out.own_written(written),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return ControlFlow::Break(Flow::Blocked),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return ControlFlow::Break(Flow::Gone),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Writes batches straight from the shared frames, in one call. Goes on when the first [`PARTS`] of `run` are out.
+    fn write_batches(&self, out: &mut Outgoing, run: &[Arc<Batch>], delivered: &mut Delivered) -> ControlFlow<Flow> {
+        let run = run.get(..PARTS.min(run.len())).unwrap_or_default();
+        let mut parts = [IoSlice::new(&[]); PARTS];
+        for (part, batch) in parts.iter_mut().zip(run) {
+            *part = IoSlice::new(batch.frame(&*self.encoder));
+        }
+        let mut written = match self.socket.try_write_vectored(parts.get(..run.len()).unwrap_or_default()) {
+            Ok(0) => return ControlFlow::Break(Flow::Gone),
+            Ok(written) => written,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return ControlFlow::Break(Flow::Blocked),
+            Err(error) if error.kind() == ErrorKind::Interrupted => return ControlFlow::Continue(()),
+            Err(_) => return ControlFlow::Break(Flow::Gone),
+        };
+        out.written += written as u64;
+        for batch in run {
+            if written == 0 {
+                return ControlFlow::Break(Flow::Blocked);
+            }
+            let frame = batch.frame(&*self.encoder);
+            out.next = batch.end();
+            delivered.frames += 1;
+            delivered.comments += batch.comments().len() as u64;
+            if written < frame.len() {
+                // The rest of this frame must go before anything else: it is the viewer's own from here on.
+                out.push_own(frame.clone());
+                out.offset = written;
+                return ControlFlow::Break(Flow::Blocked);
+            }
+            written -= frame.len();
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Outgoing {
+    fn push_own(&mut self, frame: Bytes) {
+        self.own_bytes += frame.len();
+        self.own.push_back(frame);
+    }
+
+    fn own_written(&mut self, mut written: usize) {
+        self.written += written as u64;
+        while let Some(first) = self.own.front() {
+            let left = first.len() - self.offset;
+            if written < left {
+                self.offset += written;
+                return;
+            }
+            written -= left;
+            self.own_bytes -= first.len();
+            self.offset = 0;
+            self.own.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "viewer_tests.rs"]
+mod tests;

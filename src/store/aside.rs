@@ -1,0 +1,60 @@
+//! The file of comments that the store refused for good, so that setting one aside does not lose it.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use tracing::error;
+
+use super::contract::{Record, SetAside, WriteReport};
+
+/// The reasons a comment can be set aside for; metrics and the ledger know these and no others.
+pub const SET_ASIDE_REASONS: [&str; 3] = ["schema", "too_large", "refused"];
+
+/// Largest size the file grows to; beyond it only the log and the metrics tell.
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Appends what is set aside as JSON lines: id, room, time, sender, text, reason and the store's words.
+#[derive(Debug)]
+pub struct AsideFile {
+    path: PathBuf,
+}
+
+impl AsideFile {
+    /// The file at `path`; it is made when the first comment is set aside.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Writes the records that `report` names. A failure is logged; the comments' ids are in the log in any case.
+    pub(super) async fn append(&self, records: &[Record], report: &WriteReport) {
+        if report.set_aside.is_empty() {
+            return;
+        }
+        let lines: String = report.set_aside.iter().filter_map(|aside| line(records, aside)).collect();
+        let path = self.path.clone();
+        let written = tokio::task::spawn_blocking(move || {
+            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path)?;
+            if file.metadata()?.len() > MAX_BYTES {
+                return Err(std::io::Error::other("the file has reached 64 MiB"));
+            }
+            file.write_all(lines.as_bytes())?;
+            file.sync_data()
+        });
+        let outcome = written.await.map_err(std::io::Error::other).and_then(|outcome| outcome);
+        if let Err(error) = outcome {
+            error!(%error, path = %self.path.display(), "cannot write down what was set aside");
+        }
+    }
+}
+
+fn line(records: &[Record], aside: &SetAside) -> Option<String> {
+    let comment = &records.iter().find(|record| record.posted.comment.id == aside.id)?.posted.comment;
+    let line = serde_json::json!({
+        "id": comment.id.to_string(), "room": comment.room.as_str(), "ts": comment.ts, "uid": comment.uid.as_str(),
+        "name": comment.name.as_str(), "text": comment.text.as_str(), "mode": comment.style.mode.number(),
+        "color": comment.style.color.number(), "size": comment.style.size.number(), "reason": aside.reason,
+        "detail": aside.detail,
+    });
+    Some(format!("{line}\n"))
+}
