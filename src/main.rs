@@ -1,1 +1,49 @@
-fn main() {}
+//! danmakud: reads the command line and the configuration, then serves, checks, replays or asks for health.
+
+use std::process::ExitCode;
+
+use danmakud::cli::{self, Command, FAILED, USAGE};
+use danmakud::config::Config;
+use danmakud::{load, serve, telemetry};
+
+fn main() -> ExitCode {
+    let cli = match cli::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let outcome = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+        Command::Serve(args) => match args.load() {
+            Ok(config) => run_server(config),
+            Err(error) => return refuse(&error),
+        },
+        Command::Check(args) => match args.load() {
+            Ok(config) => {
+                println!("{config}\nthe configuration is right");
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => return refuse(&error),
+        },
+        Command::Replay(args) => runtime().and_then(|runtime| runtime.block_on(load::replay(args))),
+        Command::Health(args) => {
+            runtime().and_then(|runtime| runtime.block_on(serve::health(args.listen))).map(|()| ExitCode::SUCCESS)
+        }
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("danmakud: {error:#}");
+        ExitCode::from(FAILED)
+    })
+}
+
+fn run_server(config: Config) -> anyhow::Result<ExitCode> {
+    telemetry::start(&config.log);
+    runtime()?.block_on(serve::serve(config))
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+}
+
+fn refuse(error: &danmakud::config::ConfigError) -> ExitCode {
+    eprintln!("danmakud: {error}");
+    ExitCode::from(USAGE)
+}

@@ -21,6 +21,16 @@ pub enum AckLevel {
 }
 
 impl AckLevel {
+    /// Reads the word; none means the default, and `None` is given for a word that is neither.
+    #[must_use]
+    pub fn parse(raw: Option<&str>) -> Option<Self> {
+        match raw {
+            None | Some("accepted") => Some(Self::Accepted),
+            Some("stored") => Some(Self::Stored),
+            Some(_) => None,
+        }
+    }
+
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {

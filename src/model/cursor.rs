@@ -17,7 +17,10 @@ pub struct Position {
 
 impl Position {
     /// Before every comment.
-    pub const START: Self = Self { ts: Timestamp::from_millis(i64::MIN), id: CommentId::MIN };
+    pub const START: Self = Self { ts: Timestamp::MIN, id: CommentId::MIN };
+
+    /// After every comment.
+    pub const END: Self = Self { ts: Timestamp::MAX, id: CommentId::MAX };
 }
 
 /// A reader's place: the last comment it has had, named twice.

@@ -30,3 +30,13 @@ pub struct Identity {
     /// What it may do.
     pub role: Role,
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A viewer for tests.
+    pub(crate) fn identity(uid: &str) -> Identity {
+        Identity { uid: UserId::new(uid), name: Name::from_store(uid), role: Role::Viewer }
+    }
+}

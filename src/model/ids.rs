@@ -115,6 +115,9 @@ impl CommentId {
     /// The smallest id there is.
     pub const MIN: Self = Self(ObjectId::from_bytes([0; 12]));
 
+    /// The largest id there is.
+    pub const MAX: Self = Self(ObjectId::from_bytes([0xFF; 12]));
+
     /// Wraps the 12 bytes of an ObjectId.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 12]) -> Self {
@@ -185,6 +188,12 @@ pub struct Epoch(pub u64);
 pub struct Timestamp(i64);
 
 impl Timestamp {
+    /// Before every moment.
+    pub const MIN: Self = Self(i64::MIN);
+
+    /// After every moment.
+    pub const MAX: Self = Self(i64::MAX);
+
     /// Wraps milliseconds since 1970-01-01 UTC.
     #[must_use]
     pub const fn from_millis(millis: i64) -> Self {

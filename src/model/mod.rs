@@ -17,6 +17,8 @@ mod text;
 pub(crate) use comment::tests::comment as test_comment;
 pub use comment::{AckLevel, Comment, Draft, Fate, Posted};
 pub use cursor::{Cursor, CursorError, Position};
+#[cfg(test)]
+pub(crate) use identity::tests::identity as test_identity;
 pub use identity::{Identity, Role};
 pub use ids::{CommentId, Epoch, IdError, Nonce, RoomId, Seq, Timestamp, UserId};
 pub use outward::{BatchEncoder, FORMATS, Format, Socket};

@@ -32,6 +32,12 @@ pub enum Refusal {
         /// When to try again.
         retry_after: Duration,
     },
+    /// As many rooms are in memory as may be, and this would be one more.
+    #[error("the server cannot open more rooms at the moment")]
+    TooManyRooms {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// The server takes no more comments, because it is about to stop.
     #[error("the server is about to stop")]
     GoingAway {
@@ -54,6 +60,7 @@ impl Refusal {
             Self::Id(IdError::Comment) => "bad_id",
             Self::RateLimited { .. } => "rate_limited",
             Self::Busy { .. } => "busy",
+            Self::TooManyRooms { .. } => "too_many_rooms",
             Self::GoingAway { .. } => "going_away",
         }
     }
@@ -62,9 +69,10 @@ impl Refusal {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::RateLimited { retry_after } | Self::Busy { retry_after } | Self::GoingAway { retry_after } => {
-                Some(*retry_after)
-            }
+            Self::RateLimited { retry_after }
+            | Self::Busy { retry_after }
+            | Self::TooManyRooms { retry_after }
+            | Self::GoingAway { retry_after } => Some(*retry_after),
             _ => None,
         }
     }

@@ -156,7 +156,7 @@ impl Room {
         let state = State {
             ring,
             nonces: Nonces::default(),
-            last_ts: Timestamp::from_millis(i64::MIN),
+            last_ts: Timestamp::MIN,
             last_id: CommentId::MIN,
             last_used: Instant::now(),
             is_retired: false,
@@ -422,6 +422,11 @@ impl Seat {
     #[must_use]
     pub fn viewer(&self) -> &Viewer {
         &self.viewer
+    }
+
+    /// Lets comments follow what was sent so far.
+    pub fn open(&self) -> Flow {
+        self.viewer.open(&self.room)
     }
 
     /// Queues a frame of the viewer's own; false when too much waits already.

@@ -224,7 +224,7 @@ impl Ring {
         let surplus = older.len().saturating_sub(self.capacity.saturating_sub(self.len));
         let kept = older.split_off(surplus);
         if is_all && surplus == 0 {
-            self.whole_from = Timestamp::from_millis(i64::MIN);
+            self.whole_from = Timestamp::MIN;
         } else if let Some(oldest) = kept.first() {
             // Others of the same millisecond may have been left out: whole only from the next one on.
             self.whole_from = self.whole_from.min(Timestamp::from_millis(oldest.ts.millis() + 1));

@@ -1,0 +1,162 @@
+//! The wiring: builds every room of the house from the configuration, runs it, and takes it down in order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout_at;
+use tracing::{info, warn};
+
+use crate::admission::Admission;
+use crate::clock::Clock;
+use crate::config::{Config, StoreConfig};
+use crate::hub::{Housekeeper, Hub, HubParts};
+use crate::metrics::Metrics;
+use crate::relay::{Envelope, Loopback, RedisRelay, Relay};
+use crate::server::{self, Doors, Readiness};
+use crate::shutdown::Shutdown;
+use crate::store::{AsideFile, CommentStore, EmbeddedStore, Flusher, Ledger, MongoStore, WriteQueue};
+use crate::wire;
+
+/// How often rooms are looked after.
+const HOUSEKEEPING: Duration = Duration::from_secs(5);
+
+/// A server that takes connections.
+pub struct App {
+    /// Where it listens.
+    pub address: SocketAddr,
+    hub: Hub,
+    shutdown: Shutdown,
+    store: Arc<dyn CommentStore>,
+    relay: Arc<dyn Relay>,
+    flusher: JoinHandle<()>,
+    server: JoinHandle<()>,
+}
+
+/// What was left when the server stopped.
+#[derive(Clone, Copy, Debug)]
+pub struct Farewell {
+    /// The account of all accepted comments.
+    pub ledger: Ledger,
+    /// Whether every socket was closed in time.
+    pub has_closed_all: bool,
+}
+
+impl App {
+    /// Opens the store, joins other nodes, listens, and serves.
+    ///
+    /// # Errors
+    /// When the data folder, the store, the relay or the address cannot be had; nothing is left running.
+    pub async fn start(config: Config, clock: Clock, shutdown: Shutdown) -> Result<Self> {
+        let metrics = Arc::new(Metrics::default());
+        std::fs::create_dir_all(&config.data_dir)
+            .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
+        let listener = TcpListener::bind(config.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let store = open_store(config.store, &clock).await?;
+        let (relay, envelopes) = open_relay(config.redis, &metrics).await?;
+        let queue = WriteQueue::new(config.queue, config.flusher.batch, Arc::clone(&metrics));
+        let aside = AsideFile::new(config.data_dir.join("set-aside.jsonl"));
+        let flusher =
+            Flusher::new(config.flusher, queue.clone(), Arc::clone(&store), aside, Arc::clone(&metrics)).spawn();
+        let parts = HubParts {
+            admission: Admission::new(config.admission),
+            queue,
+            store: Arc::clone(&store),
+            relay: Arc::clone(&relay),
+            clock,
+            metrics: Arc::clone(&metrics),
+        };
+        let hub = Hub::new(config.hub, parts);
+        if let Some(envelopes) = envelopes {
+            tokio::spawn(pump(envelopes, hub.clone()));
+        }
+        tokio::spawn(Housekeeper::new(hub.clone(), HOUSEKEEPING, wire::online).run(shutdown.clone()));
+        let address = listener.local_addr()?;
+        let doors = Doors {
+            hub: hub.clone(),
+            config: Arc::new(config.server),
+            shutdown: shutdown.clone(),
+            metrics,
+            readiness: Readiness::default(),
+        };
+        let server = tokio::spawn(server::run(listener, doors));
+        Ok(Self { address, hub, shutdown, store, relay, flusher, server })
+    }
+
+    /// The account of all accepted comments.
+    #[must_use]
+    pub fn ledger(&self) -> Ledger {
+        self.hub.ledger()
+    }
+
+    /// A handle that reads the account while [`App::drain`] runs.
+    #[must_use]
+    pub fn hub(&self) -> Hub {
+        self.hub.clone()
+    }
+
+    /// Waits for the shutdown to begin, then takes everything down within its deadline: intake off, what is queued into
+    /// the store, sockets told and closed over their window.
+    pub async fn drain(mut self) -> Farewell {
+        let deadline = self.shutdown.begun().await;
+        info!("stopping: no more comments are taken, what is queued goes to the store");
+        self.hub.close_intake().await;
+        let (flushed, closed) =
+            tokio::join!(timeout_at(deadline, &mut self.flusher), timeout_at(deadline, &mut self.server));
+        if flushed.is_err() {
+            self.flusher.abort();
+            warn!(not_stored = self.ledger().unsettled(), "the store did not take everything before the deadline");
+        }
+        if closed.is_err() {
+            self.server.abort();
+            warn!("some sockets were still open at the deadline");
+        }
+        let farewell = Farewell { ledger: self.ledger(), has_closed_all: closed.is_ok() };
+        self.relay.close().await;
+        if flushed.is_ok() {
+            self.store.close().await;
+        }
+        farewell
+    }
+}
+
+async fn open_store(config: StoreConfig, clock: &Clock) -> Result<Arc<dyn CommentStore>> {
+    match config {
+        StoreConfig::Mongo(config) => {
+            let (store, changes) = MongoStore::connect(config, clock.clone()).await.context("cannot use MongoDB")?;
+            for change in changes {
+                info!(%change, "index");
+            }
+            info!("comments are kept in MongoDB");
+            Ok(Arc::new(store))
+        }
+        StoreConfig::Embedded(config) => {
+            let dir = config.dir.display().to_string();
+            let store = EmbeddedStore::open(config, clock.clone()).context("cannot use the embedded store")?;
+            info!(dir, "comments are kept in the embedded store");
+            Ok(Arc::new(store))
+        }
+    }
+}
+
+type Opened = (Arc<dyn Relay>, Option<mpsc::Receiver<Envelope>>);
+
+async fn open_relay(config: Option<crate::relay::RedisConfig>, metrics: &Arc<Metrics>) -> Result<Opened> {
+    let Some(config) = config else { return Ok((Arc::new(Loopback), None)) };
+    let (relay, envelopes) = RedisRelay::connect(config, Arc::clone(metrics)).await.context("cannot use Redis")?;
+    info!("joined with other nodes through Redis");
+    Ok((Arc::new(relay), Some(envelopes)))
+}
+
+/// Brings what other nodes accepted to the hub, until the relay is gone.
+async fn pump(mut envelopes: mpsc::Receiver<Envelope>, hub: Hub) {
+    while let Some(envelope) = envelopes.recv().await {
+        hub.deliver(envelope);
+    }
+}

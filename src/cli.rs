@@ -1,0 +1,102 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, ConfigError, Layers};
+use crate::load::ReplayArgs;
+
+/// All is well.
+pub const OK: u8 = 0;
+/// Something failed or was lost.
+pub const FAILED: u8 = 1;
+/// The command line or the configuration is wrong (EX_USAGE of sysexits.h).
+pub const USAGE: u8 = 64;
+
+/// A self-hosted server for live-stream danmaku.
+#[derive(Debug, Parser)]
+#[command(name = "danmakud", version, about, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// What to do; `serve` when nothing is said.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// How, when nothing is said.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the server (the default).
+    Serve(ServeArgs),
+    /// Check the configuration, say what it comes to, and do nothing else.
+    Check(ServeArgs),
+    /// Send a recorded stream to a running server, at its recorded pace.
+    Replay(ReplayArgs),
+    /// Ask a running server whether it is ready; for container health checks.
+    Health(HealthArgs),
+}
+
+/// Where the configuration comes from.
+#[derive(Debug, Default, Args)]
+pub struct ServeArgs {
+    /// A TOML file; see config/default.toml for every key.
+    #[arg(long, value_name = "FILE", env = "DANMAKUD_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Where local data goes.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Keep comments in this MongoDB instead of the data folder.
+    #[arg(long, value_name = "URI")]
+    pub mongodb: Option<String>,
+    /// Join other nodes through this Redis.
+    #[arg(long, value_name = "URL")]
+    pub redis: Option<String>,
+}
+
+/// Which server to ask.
+#[derive(Debug, Args)]
+pub struct HealthArgs {
+    /// Its address.
+    #[arg(long, value_name = "ADDR", env = "DANMAKUD_LISTEN", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+}
+
+impl ServeArgs {
+    /// Reads the file, this process's environment and the flags.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; exit with [`USAGE`].
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        let data_dir = self.data_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned());
+        let flags = [
+            ("listen", "--listen", self.listen.clone()),
+            ("data_dir", "--data-dir", data_dir),
+            ("mongodb.uri", "--mongodb", self.mongodb.clone()),
+            ("redis.url", "--redis", self.redis.clone()),
+        ];
+        let flags = flags.into_iter().filter_map(|(key, flag, value)| Some((key, flag, value?))).collect();
+        let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
+        let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
+        Config::load(&Layers { file: self.config.clone(), environment, flags })
+    }
+}
+
+/// Reads the command line. A wrong one ends the process with [`USAGE`], a request for help with [`OK`].
+///
+/// # Errors
+/// The exit code to end with; what was wrong has been said.
+pub fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        // Nobody is left to tell when this fails.
+        let _best_effort = error.print();
+        ExitCode::from(if error.use_stderr() { USAGE } else { OK })
+    })
+}

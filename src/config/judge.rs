@@ -1,0 +1,238 @@
+//! From what was typed to what is valid.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::layers::Merged;
+use super::{Config, ConfigError, LogConfig, StoreConfig};
+use crate::admission::AdmissionConfig;
+use crate::hub::HubConfig;
+use crate::model::TextLimits;
+use crate::relay::RedisConfig;
+use crate::room::RoomConfig;
+use crate::server::ServerConfig;
+use crate::store::{EmbeddedConfig, FlusherConfig, MongoConfig, WriteConcernLevel};
+
+/// With this many buckets, what is dropped at once is a small part of what is kept.
+const BUCKETS: u32 = 12;
+
+/// Shorter buckets would be many and nearly empty.
+const SHORTEST_BUCKET: Duration = Duration::from_secs(60);
+
+/// How often the flusher's waits may double.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+const SECOND: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+pub(super) fn judge(merged: &Merged) -> Result<Config, ConfigError> {
+    let raw = &merged.raw;
+    let listen = raw.listen.parse().map_err(|_| {
+        merged.refuse("listen", format!("{:?} is not an address such as 127.0.0.1:8080", raw.listen))
+    })?;
+    if raw.data_dir.is_empty() {
+        return Err(merged.refuse("data_dir", "is empty; name a folder"));
+    }
+    let hub = hub(merged)?;
+    let config = Config {
+        listen,
+        data_dir: raw.data_dir.clone().into(),
+        server: server(merged)?,
+        admission: admission(merged)?,
+        queue: merged.number("store.queue", raw.store.queue, 1, 16_777_216)?,
+        flusher: flusher(merged)?,
+        store: store(merged, hub.retention)?,
+        redis: redis(merged)?,
+        shutdown_deadline: merged.time("shutdown.deadline", &raw.shutdown.deadline, SECOND, DAY)?,
+        log: log(merged)?,
+        hub,
+    };
+    combinations(merged, &config)?;
+    Ok(config)
+}
+
+impl Merged {
+    /// A time within bounds.
+    fn time(&self, key: &str, raw: &str, least: Duration, most: Duration) -> Result<Duration, ConfigError> {
+        let parsed = humantime::parse_duration(raw)
+            .map_err(|_| self.refuse(key, format!("{raw:?} is not a time such as 100ms, 30s or 1h")))?;
+        if (least..=most).contains(&parsed) {
+            return Ok(parsed);
+        }
+        let (least, most) = (humantime::format_duration(least), humantime::format_duration(most));
+        Err(self.refuse(key, format!("{raw} is not within {least} to {most}")))
+    }
+
+    /// A number within bounds.
+    fn number<T: TryFrom<i64>>(&self, key: &str, raw: i64, least: i64, most: i64) -> Result<T, ConfigError> {
+        let within = (least..=most).contains(&raw).then_some(raw);
+        within
+            .and_then(|raw| T::try_from(raw).ok())
+            .ok_or_else(|| self.refuse(key, format!("{raw} is not within {least} to {most}")))
+    }
+
+    /// A name for databases, collections and channels.
+    fn name(&self, key: &str, raw: &str) -> Result<String, ConfigError> {
+        let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+        if raw.is_empty() || raw.len() > 60 || !raw.bytes().all(is_allowed) {
+            return Err(self.refuse(key, format!("{raw:?} is not 1 to 60 of A-Z, a-z, 0-9, _ and -")));
+        }
+        Ok(raw.to_owned())
+    }
+}
+
+fn server(merged: &Merged) -> Result<ServerConfig, ConfigError> {
+    let (raw, shutdown) = (&merged.raw.server, &merged.raw.shutdown);
+    Ok(ServerConfig {
+        request_timeout: merged.time("server.request_timeout", &raw.request_timeout, SECOND, 600 * SECOND)?,
+        max_message: merged.number("server.max_message_bytes", raw.max_message_bytes, 1024, 1_048_576)?,
+        max_fragments: merged.number("server.max_fragments", raw.max_fragments, 1, 65_536)?,
+        max_frames_per_sec: merged.number("server.max_frames_per_sec", raw.max_frames_per_sec, 1, 100_000)?,
+        ping_interval: merged.time("server.ping_interval", &raw.ping_interval, SECOND, DAY)?,
+        ping_timeout: merged.time("server.ping_timeout", &raw.ping_timeout, MILLISECOND, DAY)?,
+        stall_limit: merged.time("server.stall_limit", &raw.stall_limit, MILLISECOND, DAY)?,
+        max_connections: merged.number("server.max_connections", raw.max_connections, 1, 10_000_000)?,
+        close_spread: merged.time("shutdown.close_spread", &shutdown.close_spread, Duration::ZERO, DAY)?,
+        reconnect_after: merged.time("shutdown.reconnect_after", &shutdown.reconnect_after, Duration::ZERO, DAY)?,
+        probe_interval: merged.time("server.probe_interval", &raw.probe_interval, 100 * MILLISECOND, DAY)?,
+    })
+}
+
+fn hub(merged: &Merged) -> Result<HubConfig, ConfigError> {
+    let (room, store) = (&merged.raw.room, &merged.raw.store);
+    Ok(HubConfig {
+        room: RoomConfig {
+            ring: merged.number("room.ring", room.ring, 1, 1_048_576)?,
+            recent: merged.number("room.recent", room.recent, 0, 1000)?,
+            max_window: merged.time("room.max_window", &room.max_window, Duration::ZERO, 10 * SECOND)?,
+            evict_after: merged.time("room.evict_after", &room.evict_after, Duration::ZERO, DAY)?,
+            max_rooms: merged.number("room.max_rooms", room.max_rooms, 1, 100_000_000)?,
+        },
+        retention: merged.time("store.retention", &store.retention, SECOND, 3650 * DAY)?,
+        read_patience: merged.time("store.read_patience", &store.read_patience, MILLISECOND, 60 * SECOND)?,
+        retry_after: SECOND,
+    })
+}
+
+fn admission(merged: &Merged) -> Result<AdmissionConfig, ConfigError> {
+    let raw = &merged.raw.limits;
+    let burst = merged.number("limits.burst", raw.burst, 1, 100_000)?;
+    Ok(AdmissionConfig {
+        text: TextLimits {
+            max_chars: merged.number("limits.max_chars", raw.max_chars, 1, 10_000)?,
+            max_bytes: merged.number("limits.max_text_bytes", raw.max_text_bytes, 1, 262_144)?,
+            max_combining: merged.number("limits.max_combining", raw.max_combining, 0, 1000)?,
+        },
+        min_interval: merged.time("limits.min_interval", &raw.min_interval, Duration::ZERO, DAY)?,
+        burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN),
+    })
+}
+
+fn flusher(merged: &Merged) -> Result<FlusherConfig, ConfigError> {
+    let raw = &merged.raw.store;
+    Ok(FlusherConfig {
+        interval: merged.time("store.flush_interval", &raw.flush_interval, MILLISECOND, 60 * SECOND)?,
+        batch: merged.number("store.batch", raw.batch, 1, 100_000)?,
+        in_flight: merged.number("store.in_flight", raw.in_flight, 1, 256)?,
+        backoff: BACKOFF.0,
+        max_backoff: BACKOFF.1,
+    })
+}
+
+fn store(merged: &Merged, retention: Duration) -> Result<StoreConfig, ConfigError> {
+    let raw = &merged.raw.mongodb;
+    if raw.uri.is_empty() {
+        let dir = std::path::Path::new(&merged.raw.data_dir).join("store");
+        return Ok(StoreConfig::Embedded(EmbeddedConfig { dir, bucket: (retention / BUCKETS).max(SHORTEST_BUCKET) }));
+    }
+    if !raw.uri.starts_with("mongodb://") && !raw.uri.starts_with("mongodb+srv://") {
+        // The value is not repeated: it may hold a password.
+        return Err(merged.refuse("mongodb.uri", "does not begin with mongodb:// or mongodb+srv://"));
+    }
+    let write_concern = match raw.write_concern.as_str() {
+        "majority" => WriteConcernLevel::Majority,
+        "1" => WriteConcernLevel::One,
+        other => {
+            return Err(merged.refuse("mongodb.write_concern", format!("{other:?} is not \"majority\" or \"1\"")));
+        }
+    };
+    Ok(StoreConfig::Mongo(MongoConfig {
+        uri: raw.uri.clone(),
+        database: merged.name("mongodb.database", &raw.database)?,
+        collection: merged.name("mongodb.collection", &raw.collection)?,
+        write_concern,
+        journal: raw.journal,
+        max_pool_size: merged.number("mongodb.max_pool_size", raw.max_pool_size, 1, 10_000)?,
+        min_pool_size: merged.number("mongodb.min_pool_size", raw.min_pool_size, 0, 10_000)?,
+        server_selection_timeout: merged.time(
+            "mongodb.server_selection_timeout",
+            &raw.server_selection_timeout,
+            100 * MILLISECOND,
+            600 * SECOND,
+        )?,
+        connect_timeout: merged.time(
+            "mongodb.connect_timeout",
+            &raw.connect_timeout,
+            100 * MILLISECOND,
+            600 * SECOND,
+        )?,
+        write_timeout: merged.time("mongodb.write_timeout", &raw.write_timeout, 100 * MILLISECOND, 600 * SECOND)?,
+    }))
+}
+
+fn redis(merged: &Merged) -> Result<Option<RedisConfig>, ConfigError> {
+    let raw = &merged.raw.redis;
+    let prefix = merged.name("redis.prefix", &raw.prefix)?;
+    if raw.url.is_empty() {
+        return Ok(None);
+    }
+    if !["redis://", "rediss://"].iter().any(|scheme| raw.url.starts_with(scheme)) {
+        return Err(merged.refuse("redis.url", "does not begin with redis:// or rediss://"));
+    }
+    Ok(Some(RedisConfig { url: raw.url.clone(), prefix }))
+}
+
+fn log(merged: &Merged) -> Result<LogConfig, ConfigError> {
+    let raw = &merged.raw.log;
+    tracing_subscriber::EnvFilter::try_new(&raw.filter)
+        .map_err(|error| merged.refuse("log.filter", format!("{:?} is not a filter: {error}", raw.filter)))?;
+    let is_json = match raw.format.as_str() {
+        "text" => false,
+        "json" => true,
+        other => return Err(merged.refuse("log.format", format!("{other:?} is not \"text\" or \"json\""))),
+    };
+    Ok(LogConfig { filter: raw.filter.clone(), is_json })
+}
+
+/// Values that are right alone and wrong together.
+fn combinations(merged: &Merged, config: &Config) -> Result<(), ConfigError> {
+    if let StoreConfig::Mongo(mongo) = &config.store
+        && mongo.min_pool_size > mongo.max_pool_size
+    {
+        let problem = format!("{} is more than mongodb.max_pool_size, {}", mongo.min_pool_size, mongo.max_pool_size);
+        return Err(merged.refuse("mongodb.min_pool_size", problem));
+    }
+    if config.flusher.batch > config.queue {
+        let problem = format!("{} is more than store.queue, {}", config.flusher.batch, config.queue);
+        return Err(merged.refuse("store.batch", problem));
+    }
+    if config.hub.room.recent > config.hub.room.ring {
+        let problem = format!("{} is more than room.ring, {}", config.hub.room.recent, config.hub.room.ring);
+        return Err(merged.refuse("room.recent", problem));
+    }
+    if config.admission.text.max_bytes > config.server.max_message {
+        let (text, message) = (config.admission.text.max_bytes, config.server.max_message);
+        let problem = format!("{text} is more than server.max_message_bytes, {message}: no message could carry it");
+        return Err(merged.refuse("limits.max_text_bytes", problem));
+    }
+    if config.server.close_spread >= config.shutdown_deadline {
+        let problem = "is not shorter than shutdown.deadline: sockets would be cut instead of closed";
+        return Err(merged.refuse("shutdown.close_spread", problem));
+    }
+    if config.redis.is_some() && matches!(config.store, StoreConfig::Embedded(_)) {
+        let problem = "several nodes need a common store: set mongodb.uri as well";
+        return Err(merged.refuse("redis.url", problem));
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! Configuration: what the user typed becomes what is valid, or a refusal that names the place.
+//!
+//! Three layers, each over the one before: a TOML file, `DANMAKUD_…` environment variables, flags. An unknown key, a bad
+//! value or an impossible combination refuses to start and says where it stands, which key it is, and what would be
+//! right. Every module gets its own part, never the whole.
+
+mod judge;
+mod layers;
+mod raw;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use thiserror::Error;
+
+pub use layers::Layers;
+
+use crate::admission::AdmissionConfig;
+use crate::hub::HubConfig;
+use crate::relay::RedisConfig;
+use crate::server::ServerConfig;
+use crate::store::{EmbeddedConfig, FlusherConfig, MongoConfig};
+
+/// Why a configuration was refused.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{file}: {problem}")]
+    File {
+        /// Which file.
+        file: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A key is unknown or its value is not right.
+    #[error("{place}: {key}: {problem}")]
+    Key {
+        /// The file, variable or flag that has it.
+        place: String,
+        /// The key, as `section.key`.
+        key: String,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+}
+
+/// A configuration that is valid.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Where local data goes.
+    pub data_dir: PathBuf,
+    /// Connections.
+    pub server: ServerConfig,
+    /// Rooms and reading.
+    pub hub: HubConfig,
+    /// Rules and rates.
+    pub admission: AdmissionConfig,
+    /// Most comments in the write queue.
+    pub queue: usize,
+    /// How it is emptied.
+    pub flusher: FlusherConfig,
+    /// Where comments are kept.
+    pub store: StoreConfig,
+    /// How nodes are joined; a single node without.
+    pub redis: Option<RedisConfig>,
+    /// How long a stop may take.
+    pub shutdown_deadline: Duration,
+    /// What is logged, and how.
+    pub log: LogConfig,
+}
+
+/// Where comments are kept.
+#[derive(Clone, Debug)]
+pub enum StoreConfig {
+    /// In MongoDB, the store of record.
+    Mongo(MongoConfig),
+    /// In the data folder of this node.
+    Embedded(EmbeddedConfig),
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// A filter such as `info` or `danmakud=debug,mongodb=warn`.
+    pub filter: String,
+    /// One line of text or one JSON object an event.
+    pub is_json: bool,
+}
+
+impl Config {
+    /// Reads the layers and judges what they say together.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first thing that is not right.
+    pub fn load(layers: &Layers) -> Result<Self, ConfigError> {
+        let merged = layers.merge()?;
+        judge::judge(&merged)
+    }
+}
+
+impl fmt::Display for Config {
+    /// A few lines for people, without secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let store = match &self.store {
+            StoreConfig::Mongo(config) => format!("{config:?}"),
+            StoreConfig::Embedded(config) => format!("{config:?}"),
+        };
+        writeln!(f, "listen   {}", self.listen)?;
+        writeln!(f, "data     {}", self.data_dir.display())?;
+        writeln!(f, "store    {store}")?;
+        match &self.redis {
+            Some(redis) => writeln!(f, "relay    {redis:?}")?,
+            None => writeln!(f, "relay    none, a single node")?,
+        }
+        writeln!(f, "keeps    each comment for {}", humantime::format_duration(self.hub.retention))?;
+        write!(f, "stops    within {}", humantime::format_duration(self.shutdown_deadline))
+    }
+}
+
+#[cfg(test)]
+mod tests;

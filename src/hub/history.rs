@@ -1,0 +1,181 @@
+//! Reading what was said: the last seconds of a room, and older comments page by page.
+//!
+//! Both answer from memory where the ring reaches far enough back, else from the store, joined without doubles, and say
+//! whether the answer is whole.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::Hub;
+use crate::model::{Comment, Cursor, Epoch, Position, Posted, RoomId, Seq, Timestamp};
+use crate::room::Snapshot;
+
+/// The store did not answer.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("older comments cannot be read at the moment: {0}")]
+pub struct HistoryError(pub String);
+
+/// The comments of a room's last seconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WindowAnswer {
+    /// The moment the window begins.
+    pub from: Timestamp,
+    /// The moment it was read.
+    pub to: Timestamp,
+    /// The comments, oldest first; the newest ones if there are more than were asked for.
+    pub comments: Vec<Comment>,
+    /// Whether these are all comments of the window.
+    pub is_complete: bool,
+    /// Whether memory alone gave them.
+    pub is_from_memory: bool,
+}
+
+/// Comments that lie before a cursor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PageAnswer {
+    /// The comments, newest first.
+    pub comments: Vec<Comment>,
+    /// Where the next page begins; none when this is the last one.
+    pub next: Option<Cursor>,
+    /// Whether no comment of this stretch is missing.
+    pub is_complete: bool,
+}
+
+/// What makes two window queries equal.
+pub(super) type WindowKey = (RoomId, Duration, usize);
+
+/// What one read of a window gave, for all who shared it.
+#[derive(Clone, Debug)]
+pub(super) struct Base {
+    at: Timestamp,
+    /// Where the ring ended when the read began, and in which life of the room.
+    end: Option<(Epoch, Seq)>,
+    comments: Arc<Vec<Comment>>,
+    is_whole: bool,
+}
+
+impl Hub {
+    /// Gives a room's comments of the `last` so long, at most `limit` of them, the newest.
+    ///
+    /// A store that does not answer in time makes the answer incomplete, not wrong.
+    pub async fn recent(&self, room: &RoomId, last: Duration, limit: usize) -> WindowAnswer {
+        let now = self.inner.parts.clock.now();
+        let from = now.minus(last);
+        let snapshot = self.snapshot(room, from);
+        if let Some((_, snapshot)) = &snapshot
+            && snapshot.whole_from <= from
+        {
+            return self.window(from, now, comments_of(snapshot), true, true, limit);
+        }
+        let (hub, key) = (self.clone(), (room.clone(), last, limit));
+        let base = self.inner.windows.join(key.clone(), || async move { hub.load_window(&key.0, from, limit).await });
+        let base = base.await;
+        // What has come since that read began is in the ring, unless the ring has lapped it.
+        let now = self.inner.parts.clock.now();
+        let fresh = self.snapshot(room, from);
+        let is_joined = match (&base.end, &fresh) {
+            (_, None) => true,
+            (Some((epoch, end)), Some((now_epoch, fresh))) => epoch == now_epoch && fresh.start <= *end,
+            (None, Some((_, fresh))) => fresh.whole_from <= base.at,
+        };
+        let mut comments = Vec::clone(&base.comments);
+        if let Some((_, fresh)) = &fresh {
+            comments = join_by_position(comments, comments_of(fresh));
+        }
+        self.window(from, now, comments, base.is_whole && is_joined, false, limit)
+    }
+
+    async fn load_window(&self, room: &RoomId, from: Timestamp, limit: usize) -> Base {
+        let at = self.inner.parts.clock.now();
+        // The snapshot comes first: what is settled afterwards is then in it, what was settled before is in the store.
+        let snapshot = self.snapshot(room, from);
+        let loaded = self.read(self.inner.parts.store.load_recent(room, from, limit)).await;
+        let end = snapshot.as_ref().map(|(epoch, snapshot)| (*epoch, snapshot.end));
+        let is_settled = snapshot.as_ref().is_none_or(|(_, snapshot)| snapshot.overhang == 0);
+        let here = snapshot.map(|(_, snapshot)| comments_of(&snapshot)).unwrap_or_default();
+        match loaded {
+            Ok(mut page) => {
+                page.comments.reverse();
+                let comments = Arc::new(join_by_position(page.comments, here));
+                Base { at, end, comments, is_whole: is_settled && !page.has_more }
+            }
+            Err(_) => Base { at, end, comments: Arc::new(here), is_whole: false },
+        }
+    }
+
+    fn snapshot(&self, room: &RoomId, from: Timestamp) -> Option<(Epoch, Snapshot)> {
+        self.inner.rooms.get(room).map(|room| (room.epoch(), room.snapshot(from)))
+    }
+
+    fn window(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+        mut comments: Vec<Comment>,
+        is_whole: bool,
+        is_from_memory: bool,
+        limit: usize,
+    ) -> WindowAnswer {
+        comments.retain(|comment| comment.ts >= from && comment.expire_at > to);
+        let surplus = comments.len().saturating_sub(limit);
+        comments.drain(..surplus);
+        WindowAnswer { from, to, comments, is_complete: is_whole && surplus == 0, is_from_memory }
+    }
+
+    /// Gives at most `limit` of a room's comments that lie before a place, newest first; the newest ones without a place.
+    ///
+    /// # Errors
+    /// [`HistoryError`] when they are not in memory and the store does not answer in time.
+    pub async fn page(&self, room: &RoomId, before: Option<Position>, limit: usize) -> Result<PageAnswer, HistoryError> {
+        let before = before.unwrap_or(Position::END);
+        let now = self.inner.parts.clock.now();
+        let is_wanted = |comment: &Comment| comment.position() < before && comment.expire_at > now;
+        let snapshot = self.snapshot(room, Timestamp::MIN).map(|(_, snapshot)| snapshot);
+        let mut here = snapshot.as_ref().map(comments_of).unwrap_or_default();
+        here.retain(is_wanted);
+        let whole_from = snapshot.as_ref().map_or(Timestamp::MAX, |snapshot| snapshot.whole_from);
+        // One more than asked for tells whether there is a next page.
+        let is_enough = here.iter().filter(|comment| comment.ts >= whole_from).count() > limit;
+        if is_enough || whole_from == Timestamp::MIN {
+            return Ok(answer(here, limit, false, true));
+        }
+        let (hub, key) = (self.clone(), (room.clone(), before, limit));
+        let load = || async move {
+            let load = hub.inner.parts.store.load_before(&key.0, key.1, key.2);
+            hub.read(load).await.map(Arc::new).map_err(|error| HistoryError(error.to_string()))
+        };
+        let page = self.inner.pages.join((room.clone(), before, limit), load).await?;
+        let mut stored: Vec<_> = page.comments.iter().rev().cloned().collect();
+        if page.has_more && let Some(oldest) = stored.first().map(Comment::position) {
+            // Below the page's last comment the store has more that we do not know: it would be skipped.
+            here.retain(|comment| comment.position() >= oldest);
+        }
+        stored = join_by_position(stored, here);
+        let is_settled = snapshot.is_none_or(|snapshot| snapshot.overhang == 0);
+        Ok(answer(stored, limit, page.has_more, is_settled))
+    }
+}
+
+fn comments_of(snapshot: &Snapshot) -> Vec<Comment> {
+    snapshot.comments.iter().map(|posted: &Arc<Posted>| posted.comment.clone()).collect()
+}
+
+/// Turns comments in order into a page, newest first.
+fn answer(mut comments: Vec<Comment>, limit: usize, has_more: bool, is_complete: bool) -> PageAnswer {
+    comments.reverse();
+    let has_more = has_more || comments.len() > limit;
+    comments.truncate(limit);
+    let next = comments.last().filter(|_| has_more).map(|comment| Cursor::at(comment.position()));
+    PageAnswer { comments, next, is_complete }
+}
+
+/// Joins two runs in the order of (time, id), each comment once.
+fn join_by_position(mut a: Vec<Comment>, b: Vec<Comment>) -> Vec<Comment> {
+    let known: HashSet<_> = a.iter().map(|comment| comment.id).collect();
+    a.extend(b.into_iter().filter(|comment| !known.contains(&comment.id)));
+    a.sort_by_key(Comment::position);
+    a
+}

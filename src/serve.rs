@@ -1,0 +1,92 @@
+//! The commands that run in this process: serving until a signal, and asking another server for its health.
+
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::app::{App, Farewell};
+use crate::cli::{FAILED, OK};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::hub::Hub;
+use crate::shutdown::Shutdown;
+
+/// Serves until SIGTERM or SIGINT, then drains. The last line on standard output is the ledger.
+///
+/// # Errors
+/// When the server cannot start.
+pub async fn serve(config: Config) -> Result<ExitCode> {
+    let deadline = config.shutdown_deadline;
+    let shutdown = Shutdown::default();
+    let app = App::start(config, Clock::system(), shutdown.clone()).await?;
+    on_signal(shutdown, deadline, app.hub())?;
+    say(&format!("listening on http://{}", app.address));
+    let Farewell { ledger, has_closed_all } = app.drain().await;
+    let is_lost = ledger.unsettled() > 0;
+    if is_lost {
+        eprintln!("danmakud: {} accepted comments were not stored", ledger.unsettled());
+    }
+    say(&format!("ledger: {ledger}"));
+    Ok(ExitCode::from(if is_lost || !has_closed_all { FAILED } else { OK }))
+}
+
+/// Begins the shutdown at the first signal; the second ends the process at once.
+fn on_signal(shutdown: Shutdown, within: Duration, hub: Hub) -> Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot listen for signals")?;
+    let runtime = tokio::runtime::Handle::current();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut is_second = false;
+        for _ in signals.forever() {
+            if is_second {
+                eprintln!("danmakud: a second signal, {} accepted comments are not stored", hub.ledger().unsettled());
+                say(&format!("ledger: {}", hub.ledger()));
+                std::process::exit(FAILED.into());
+            }
+            is_second = true;
+            // Timers need the runtime.
+            let _guard = runtime.enter();
+            shutdown.begin(within);
+        }
+    })?;
+    Ok(())
+}
+
+/// Prints a line at once, also into a pipe. Whoever closed the pipe does not want to know.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _best_effort = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Asks the server at `address` whether it is ready.
+///
+/// # Errors
+/// When it is not, or does not answer within three seconds.
+pub async fn health(address: SocketAddr) -> Result<()> {
+    // A server that listens everywhere is asked at home.
+    let address = if address.ip().is_unspecified() {
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port())
+    } else {
+        address
+    };
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.take(65_536).read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(3), ask).await.context("no answer within 3 s")??;
+    if answer.starts_with("HTTP/1.1 200") {
+        return Ok(());
+    }
+    let body = answer.split_once("\r\n\r\n").map_or("no answer", |(_, body)| body);
+    bail!("{address} is not ready: {body}")
+}

@@ -1,0 +1,101 @@
+//! What operators' tools ask: whether the process lives, whether it should get traffic, and its metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use tokio::sync::watch;
+use tokio::time::{interval, timeout};
+use tracing::{info, warn};
+
+use super::Doors;
+use super::problem::Problem;
+use super::routes::AppState;
+use crate::hub::NotReady;
+use crate::store::StoreError;
+
+/// A probe that takes longer than this has failed.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+type Finding = Result<(), Arc<NotReady>>;
+
+/// What the last probe found. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    found: watch::Sender<Option<Finding>>,
+}
+
+impl Default for Readiness {
+    fn default() -> Self {
+        Self { found: watch::Sender::new(None) }
+    }
+}
+
+impl Readiness {
+    fn get(&self) -> Option<Finding> {
+        self.found.borrow().clone()
+    }
+}
+
+/// Probes store and relay until the shutdown begins, so that asking for readiness costs nothing and cannot hang.
+pub(super) async fn probe_always(doors: Doors) {
+    let mut ticks = interval(doors.config.probe_interval);
+    loop {
+        tokio::select! {
+            biased; // a stop goes before another probe
+            _ = doors.shutdown.begun() => return,
+            _ = ticks.tick() => probe_once(&doors).await,
+        }
+    }
+}
+
+async fn probe_once(doors: &Doors) {
+    let late = || {
+        let detail = format!("a probe did not come back within {PATIENCE:?}");
+        Err(NotReady::Store(StoreError::Transient { detail, source: None }))
+    };
+    let found = timeout(PATIENCE, doors.hub.probe()).await.unwrap_or_else(|_| late()).map_err(Arc::new);
+    let before = doors.readiness.get();
+    match (&found, before) {
+        (Err(error), None | Some(Ok(()))) => warn!(%error, "not ready"),
+        (Ok(()), None | Some(Err(_))) => info!("ready"),
+        _ => {}
+    }
+    doors.readiness.found.send_replace(Some(found));
+}
+
+/// The process lives.
+#[utoipa::path(get, path = "/healthz", tag = "operations",
+    responses((status = 200, description = "The process lives", body = String)))]
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// The server should get traffic: a probe has gone through the store and the relay and back.
+#[utoipa::path(get, path = "/readyz", tag = "operations",
+    responses(
+        (status = 200, description = "The last probe came back", body = String),
+        (status = 503, description = "It did not, or the server is about to stop", body = crate::wire::ErrorView<'_>),
+    ))]
+pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str, Problem> {
+    if state.doors.shutdown.has_begun() || !state.doors.hub.is_open() {
+        return Err(Problem::going_away());
+    }
+    match state.doors.readiness.get() {
+        Some(Ok(())) => Ok("ready\n"),
+        Some(Err(error)) => Err(Problem::from(&*error)),
+        None => Err(Problem::from(&NotReady::Store(StoreError::Transient {
+            detail: "no probe has come back yet".to_owned(),
+            source: None,
+        }))),
+    }
+}
+
+/// The metrics, for Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "operations",
+    responses((status = 200, description = "OpenMetrics 1.0 text", body = String)))]
+pub(super) async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], state.doors.hub.metrics())
+}

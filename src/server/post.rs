@@ -1,0 +1,118 @@
+//! `POST /api/rooms/{room}/comments`: for bots and back ends; the same rules and acknowledgements as on the WebSocket.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::{AUTHORIZATION, HeaderMap};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+use utoipa::ToSchema;
+
+use super::problem::Problem;
+use super::query::{Params, room_id};
+use super::routes::AppState;
+use crate::auth::{Credentials, identify};
+use crate::hub::acknowledged;
+use crate::model::AckLevel;
+use crate::wire::ClientFrame;
+
+/// Who sends.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct SenderQuery {
+    guest: Option<String>,
+    name: Option<String>,
+    token: Option<String>,
+}
+
+/// A comment to be said. Unknown fields are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+#[expect(dead_code, reason = "describes the body; it is read by the WebSocket's own codec")]
+pub(super) struct NewComment {
+    /// What it says, at most 100 characters by default.
+    #[schema(example = "哈哈哈哈")]
+    text: String,
+    /// The client's mark, 1–64 printable ASCII characters: sent again, it is the same comment.
+    nonce: Option<String>,
+    /// 1 scrolls, 4 stands at the bottom, 5 at the top.
+    #[schema(default = 1)]
+    mode: Option<i32>,
+    /// RGB, 0–16777215.
+    #[schema(default = 16_777_215)]
+    color: Option<i32>,
+    /// Font size, 12–64.
+    #[schema(default = 25)]
+    size: Option<i32>,
+    /// When to answer: `accepted` or `stored`.
+    #[schema(default = "accepted")]
+    ack: Option<String>,
+}
+
+/// What became of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Accepted {
+    /// The comment's id.
+    id: String,
+    /// The level that it has reached.
+    #[schema(example = "accepted")]
+    level: &'static str,
+    /// Server time of acceptance, UTC milliseconds.
+    ts: i64,
+}
+
+/// Says a comment in a room.
+#[utoipa::path(
+    post,
+    path = "/api/rooms/{room}/comments",
+    tag = "comments",
+    params(
+        ("room" = String, Path, description = "1–64 of A–Z, a–z, 0–9, _ and -"),
+        ("guest" = Option<String>, Query, description = "A secret of the client's own making, 16–128 printable ASCII \
+            characters; the same key is the same guest"),
+        ("name" = Option<String>, Query, description = "The name to be shown by, 1–20 characters"),
+        ("token" = Option<String>, Query, description = "Refused: this server knows guests only"),
+    ),
+    request_body = NewComment,
+    responses(
+        (status = 201, description = "It has reached the level that was asked for", body = Accepted),
+        (status = 202, description = "It is accepted and will be stored, but the store is slow: `stored` was asked for \
+            and not reached yet", body = Accepted),
+        (status = 400, description = "It breaks a rule", body = crate::wire::ErrorView<'_>),
+        (status = 401, description = "The identity cannot be established", body = crate::wire::ErrorView<'_>),
+        (status = 413, description = "The body is too large", body = crate::wire::ErrorView<'_>),
+        (status = 422, description = "It was accepted and shown, but the store refused it for good",
+            body = crate::wire::ErrorView<'_>),
+        (status = 429, description = "The sender is too fast", body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "It cannot be kept now", body = crate::wire::ErrorView<'_>),
+    ),
+)]
+pub(super) async fn comment(
+    State(state): State<AppState>,
+    Path(room): Path<String>,
+    Params(query): Params<SenderQuery>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Accepted>), Problem> {
+    let room = room_id(&room)?;
+    let bearer = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default());
+    let who = identify(&Credentials {
+        guest: query.guest.as_deref(),
+        name: query.name.as_deref(),
+        token: query.token.as_deref().or(bearer),
+    })?;
+    let text = str::from_utf8(&body).map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "bad_json", "not UTF-8"))?;
+    let draft = ClientFrame::parse_draft(text)?;
+    let published = state.doors.hub.publish(&who, &room, &draft)?;
+    let posted = published.posted();
+    let reached = timeout(state.doors.config.request_timeout / 2, acknowledged(posted, draft.ack)).await;
+    let (status, level) = match reached {
+        Ok(Some(level)) => (StatusCode::CREATED, level),
+        Ok(None) => {
+            let message = "the store refused this comment";
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "set_aside", message));
+        }
+        Err(_) => (StatusCode::ACCEPTED, AckLevel::Accepted),
+    };
+    let (id, ts) = (posted.comment.id.to_string(), posted.comment.ts.millis());
+    Ok((status, Json(Accepted { id, level: level.as_str(), ts })))
+}

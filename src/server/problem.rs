@@ -1,0 +1,113 @@
+//! An error as HTTP: status, stable code, a sentence, and when to try again.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::header::{RETRY_AFTER, UPGRADE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use crate::auth::AuthError;
+use crate::hub::{HistoryError, NotReady};
+use crate::model::{CursorError, IdError, Refusal};
+use crate::wire::{ErrorView, FrameError};
+
+/// An error for an HTTP client.
+#[derive(Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    retry_after: Option<Duration>,
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, code: &'static str, message: impl ToString) -> Self {
+        Self { status, code, message: message.to_string(), retry_after: None }
+    }
+
+    pub(super) fn bad_query(message: impl ToString) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_query", message)
+    }
+
+    pub(super) fn not_a_handshake() -> Self {
+        let message = "this address takes WebSocket handshakes of version 13";
+        Self::new(StatusCode::UPGRADE_REQUIRED, "not_websocket", message)
+    }
+
+    pub(super) fn going_away() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "going_away", "the server is about to stop").wait(1)
+    }
+
+    fn wait(self, secs: u64) -> Self {
+        Self { retry_after: Some(Duration::from_secs(secs)), ..self }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut headers = HeaderMap::new();
+        if let Some(wait) = self.retry_after {
+            // The header counts in whole seconds; coming back too early would be refused again.
+            headers.insert(RETRY_AFTER, HeaderValue::from(wait.as_secs_f64().ceil() as u64));
+        }
+        if self.status == StatusCode::UPGRADE_REQUIRED {
+            headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        }
+        let view = ErrorView::new(self.code, &self.message, self.retry_after);
+        (self.status, headers, Json(view)).into_response()
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let status = match refusal {
+            Refusal::Text(_) | Refusal::Style(_) | Refusal::Id(_) => StatusCode::BAD_REQUEST,
+            Refusal::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Refusal::Busy { .. } | Refusal::TooManyRooms { .. } | Refusal::GoingAway { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+        };
+        Self { retry_after: refusal.retry_after(), ..Self::new(status, refusal.code(), &refusal) }
+    }
+}
+
+impl From<IdError> for Problem {
+    fn from(error: IdError) -> Self {
+        Refusal::Id(error).into()
+    }
+}
+
+impl From<FrameError> for Problem {
+    fn from(error: FrameError) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error.code(), error)
+    }
+}
+
+impl From<CursorError> for Problem {
+    fn from(error: CursorError) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_cursor", error)
+    }
+}
+
+impl From<AuthError> for Problem {
+    fn from(error: AuthError) -> Self {
+        let status = match error {
+            AuthError::Token => StatusCode::UNAUTHORIZED,
+            AuthError::GuestKey | AuthError::Name(_) => StatusCode::BAD_REQUEST,
+        };
+        Self::new(status, error.code(), error)
+    }
+}
+
+impl From<HistoryError> for Problem {
+    fn from(error: HistoryError) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error).wait(1)
+    }
+}
+
+impl From<&NotReady> for Problem {
+    fn from(error: &NotReady) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error.code(), error).wait(5)
+    }
+}

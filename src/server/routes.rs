@@ -1,0 +1,83 @@
+//! The routes, and their description: one list for both, so that they cannot drift apart.
+
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use tokio_util::task::TaskTracker;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::problem::Problem;
+use super::{Doors, history, ops, page, post, upgrade};
+
+/// What handlers have at hand.
+#[derive(Clone)]
+pub(super) struct AppState {
+    pub(super) doors: Doors,
+    /// Sessions run as tasks of these, so that the server waits for them when it stops.
+    pub(super) tasks: TaskTracker,
+}
+
+fn described() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(utoipa::openapi::OpenApi::new(
+        utoipa::openapi::InfoBuilder::new()
+            .title("danmakud")
+            .description(Some("A server for live-stream danmaku. The WebSocket protocol is described in the README."))
+            .version(env!("CARGO_PKG_VERSION"))
+            .build(),
+        utoipa::openapi::Paths::new(),
+    ))
+    .routes(routes!(upgrade::upgrade))
+    .routes(routes!(history::comments, post::comment))
+    .routes(routes!(ops::healthz))
+    .routes(routes!(ops::readyz))
+    .routes(routes!(ops::metrics))
+    .routes(routes!(page::index))
+    .routes(routes!(page::room))
+    .routes(routes!(page::asset))
+}
+
+/// The description of every route (OpenAPI 3.1).
+#[must_use]
+pub fn openapi() -> OpenApi {
+    described().split_for_parts().1
+}
+
+/// The routes.
+pub(super) fn router(doors: Doors, tasks: TaskTracker) -> Router {
+    let (max_body, patience) = (doors.config.max_message, doors.config.request_timeout);
+    let (routes, description) = described().split_for_parts();
+    routes
+        .route("/api/openapi.json", get(|| async { Json(description) }))
+        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing at this address") })
+        .method_not_allowed_fallback(|| async {
+            let message = "this address does not take this method";
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+        })
+        .layer(middleware::map_response(name_the_problem))
+        .layer(middleware::from_fn_with_state(patience, within))
+        .layer(DefaultBodyLimit::max(max_body))
+        .with_state(AppState { doors, tasks })
+}
+
+/// Ends a request that takes too long, such as one whose body never comes. A handshake is over long before.
+async fn within(State(patience): State<Duration>, request: Request, next: Next) -> Response {
+    tokio::time::timeout(patience, next.run(request)).await.unwrap_or_else(|_| {
+        let message = "the request was not finished in time";
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", message).into_response()
+    })
+}
+
+/// Gives what the framework itself refuses the shape that every error has.
+async fn name_the_problem(response: Response) -> Response {
+    if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_big", "the body is too large").into_response();
+    }
+    response
+}

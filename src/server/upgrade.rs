@@ -1,0 +1,112 @@
+//! `GET /ws/{room}`: from an HTTP request to a session.
+//!
+//! The handshake is answered by hand (RFC 6455, 4.2), for the session needs the TCP stream itself.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, Request, State};
+use axum::http::header::{AUTHORIZATION, CONNECTION, HeaderMap, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tracing::{Instrument as _, debug, debug_span};
+
+use super::listener::Place;
+use super::problem::Problem;
+use super::query::{Params, room_id};
+use super::routes::AppState;
+use super::session::{self, Connection, Opening};
+use crate::auth::{Credentials, identify};
+use crate::model::Cursor;
+
+/// What a client says in the query of its handshake.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct SocketQuery {
+    since: Option<String>,
+    guest: Option<String>,
+    name: Option<String>,
+    token: Option<String>,
+}
+
+/// Becomes a WebSocket of the room.
+#[utoipa::path(
+    get,
+    path = "/ws/{room}",
+    tag = "websocket",
+    params(
+        ("room" = String, Path, description = "1–64 of A–Z, a–z, 0–9, _ and -"),
+        ("since" = Option<String>, Query, description = "A cursor: go on after it"),
+        ("guest" = Option<String>, Query, description = "A secret of the client's own making, 16–128 printable ASCII \
+            characters; the same key is the same guest"),
+        ("name" = Option<String>, Query, description = "The name to be shown by, 1–20 characters"),
+        ("token" = Option<String>, Query, description = "Refused: this server knows guests only"),
+    ),
+    responses(
+        (status = 101, description = "The connection speaks protocol v1 from here on"),
+        (status = 400, description = "A parameter is wrong", body = crate::wire::ErrorView<'_>),
+        (status = 401, description = "The identity cannot be established", body = crate::wire::ErrorView<'_>),
+        (status = 426, description = "Not a WebSocket handshake of version 13", body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "The server is about to stop", body = crate::wire::ErrorView<'_>),
+    ),
+)]
+pub(super) async fn upgrade(
+    State(state): State<AppState>,
+    Extension(place): Extension<Arc<Place>>,
+    Path(room): Path<String>,
+    Params(query): Params<SocketQuery>,
+    mut request: Request,
+) -> Result<Response, Problem> {
+    let opening = opening(&room, &query, request.headers())?;
+    let key = handshake_key(request.headers())?;
+    if state.doors.shutdown.has_begun() {
+        return Err(Problem::going_away());
+    }
+    let Some(upgraded) = request.extensions_mut().remove::<OnUpgrade>() else {
+        return Err(Problem::not_a_handshake());
+    };
+    let accept = HeaderValue::try_from(derive_accept_key(key.as_bytes())).map_err(|_| Problem::not_a_handshake())?;
+    let span = debug_span!("session", room = %opening.room);
+    let doors = state.doors.clone();
+    let task = async move {
+        let connection = match upgraded.await.map(|upgraded| upgraded.downcast::<TokioIo<TcpStream>>()) {
+            Ok(Ok(parts)) => Connection { stream: parts.io.into_inner(), early: parts.read_buf },
+            Ok(Err(_)) => return debug!("the connection is not a TCP stream"),
+            Err(error) => return debug!(%error, "the handshake was not finished"),
+        };
+        session::run(doors, opening, connection).await;
+        drop(place);
+    };
+    state.tasks.spawn(task.instrument(span));
+    let headers = [
+        (CONNECTION, HeaderValue::from_static("Upgrade")),
+        (UPGRADE, HeaderValue::from_static("websocket")),
+        (SEC_WEBSOCKET_ACCEPT, accept),
+    ];
+    Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
+}
+
+fn opening(room: &str, query: &SocketQuery, headers: &HeaderMap) -> Result<Opening, Problem> {
+    let bearer = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default());
+    let credentials = Credentials {
+        guest: query.guest.as_deref(),
+        name: query.name.as_deref(),
+        token: query.token.as_deref().or(bearer),
+    };
+    let since = query.since.as_deref().map(Cursor::parse).transpose()?;
+    Ok(Opening { room: room_id(room)?, identity: identify(&credentials)?, since })
+}
+
+fn handshake_key(headers: &HeaderMap) -> Result<&str, Problem> {
+    let has = |name: &str, wanted: &str| {
+        let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(wanted))
+    };
+    let is_handshake =
+        has("connection", "upgrade") && has("upgrade", "websocket") && has("sec-websocket-version", "13");
+    let key = headers.get(SEC_WEBSOCKET_KEY).and_then(|key| key.to_str().ok()).filter(|key| key.len() == 24);
+    key.filter(|_| is_handshake).ok_or_else(Problem::not_a_handshake)
+}

@@ -1,0 +1,13 @@
+//! The log: to standard error, as text or JSON.
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::LogConfig;
+
+/// Starts logging. The first call counts.
+pub fn start(config: &LogConfig) {
+    // The filter was judged with the configuration; a second start in one process (a test) keeps the first.
+    let filter = EnvFilter::try_new(&config.filter).unwrap_or_default();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let _first_counts = if config.is_json { log.json().try_init() } else { log.try_init() };
+}
