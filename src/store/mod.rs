@@ -5,5 +5,9 @@
 //! way from a sender to the viewers.
 
 mod contract;
+mod embedded;
+mod faulty;
 
 pub use contract::{CommentStore, Page, Record, SetAside, StoreError, WriteReport};
+pub use embedded::{EmbeddedConfig, EmbeddedStore};
+pub use faulty::{Attempts, Fault, FaultyStore};
