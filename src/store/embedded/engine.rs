@@ -2,6 +2,7 @@
 //!
 //! Keyspaces: `meta` (format mark, probe), one for each [bucket](BucketId), and one `tip.…` (see [`Engine::drop_expired`]).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -146,9 +147,9 @@ impl Engine {
     fn create(&self, missing: BTreeSet<BucketId>) -> Result<(), StoreError> {
         let mut buckets = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
         for id in missing {
-            if !buckets.contains_key(&id) {
+            if let Entry::Vacant(place) = buckets.entry(id) {
                 let keyspace = self.db.keyspace(&id.name(), options).map_err(|error| self.failed("writing", error))?;
-                buckets.insert(id, Bucket { keyspace, is_warm: true.into(), is_dirty: false.into() });
+                place.insert(Bucket { keyspace, is_warm: true.into(), is_dirty: false.into() });
             }
         }
         Ok(())
@@ -206,9 +207,10 @@ impl Engine {
 
     /// Puts an empty keyspace above all others before any is deleted.
     ///
-    /// The engine numbers keyspaces from the highest it finds when it opens a folder, and it forgets how far its write
-    /// numbers had got in its own table of keyspaces. Were the highest keyspace deleted, its number would come again,
-    /// and the old, higher-numbered deletion would hide the new keyspace at the next start, comments and all.
+    /// fjall 3.1 numbers keyspaces from the highest it finds when it opens a folder, and its write numbers from the
+    /// highest in the keyspaces that are left, its own table of keyspaces not counted. Were the highest keyspaces
+    /// deleted, their numbers would come again, and in that table the old deletion, having the higher write number,
+    /// would win over the new entry: at a later start the new keyspace is gone, with comments that had been synced.
     fn renew_tip(&self) -> fjall::Result<()> {
         let is_tip = |name: &str| name.starts_with(TIP);
         let old: Vec<_> = self.db.list_keyspace_names().into_iter().filter(|name| is_tip(name)).collect();

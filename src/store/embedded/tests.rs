@@ -81,6 +81,25 @@ async fn dropped_buckets_give_their_disk_space_back() {
 }
 
 #[tokio::test]
+async fn dropping_never_lets_a_keyspace_number_come_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = at(0);
+    let highest = || {
+        let folders = std::fs::read_dir(dir.path().join("keyspaces")).unwrap();
+        folders.map(|folder| folder.unwrap().file_name().to_str().unwrap().parse::<u64>().unwrap()).max().unwrap()
+    };
+    for hour in 1..4 {
+        let store = open(dir.path(), &clock);
+        write(&store, (0..20).map(|n| comment("r", hour * HOUR + i64::from(n) * 300_000, n, "x"))).await;
+        let before = highest();
+        clock.set(Timestamp::from_millis((hour + 3) * HOUR));
+        assert!(store.drop_expired().await.unwrap() > 10);
+        store.close().await;
+        assert!(highest() > before);
+    }
+}
+
+#[tokio::test]
 async fn expired_comments_are_hidden_before_their_bucket_goes() {
     let dir = tempfile::tempdir().unwrap();
     let clock = at(0);
