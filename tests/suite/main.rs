@@ -1,0 +1,4 @@
+//! Tests through the library's public doors.
+
+mod contract;
+mod embedded;
