@@ -5,5 +5,7 @@
 //! way from a sender to the viewers.
 
 mod contract;
+mod mongo;
 
 pub use contract::{CommentStore, Page, Record, SetAside, StoreError, WriteReport};
+pub use mongo::{IndexChange, MongoConfig, MongoStore, WriteConcernLevel};
