@@ -87,8 +87,7 @@ pub(super) fn classify(error: &Error) -> StoreError {
         | ErrorKind::InvalidArgument { .. }
         | ErrorKind::InvalidTlsConfig { .. }
         | ErrorKind::IncompatibleServer { .. } => true,
-        // The pool was emptied because another operation's connection could not log in; the class is that one's.
-        ErrorKind::ConnectionPoolCleared { message, .. } => message.contains("uthentication failed"),
+        kind if hides_failed_login(kind) => true,
         ErrorKind::Command(command) => BLOCKED.contains(&command.code),
         ErrorKind::Write(WriteFailure::WriteConcernError(concern)) => BLOCKED.contains(&concern.code),
         ErrorKind::Write(WriteFailure::WriteError(write)) => BLOCKED.contains(&write.code),
@@ -143,8 +142,22 @@ fn without_values(message: &str) -> &str {
     message.split_once(" dup key:").map_or(message, |(before, _)| before)
 }
 
+/// Whether an error that reads like the network's is a failed login. The operation whose connection could not log in
+/// says so itself; the driver (3.9) then empties the pool and takes the server for unknown, and all other operations,
+/// those waiting and those that come within the next seconds, only hear of that. The text is all there is to tell.
+fn hides_failed_login(kind: &ErrorKind) -> bool {
+    match kind {
+        ErrorKind::ConnectionPoolCleared { message, .. } | ErrorKind::ServerSelection { message, .. } => {
+            message.contains("AuthenticationFailed") || message.contains("Authentication failed")
+        }
+        _ => false,
+    }
+}
+
 fn describe(kind: &ErrorKind) -> String {
     match kind {
+        ErrorKind::Authentication { message, .. } => format!("MongoDB does not let this user in: {message}"),
+        kind if hides_failed_login(kind) => "MongoDB does not let this user in: Authentication failed".into(),
         ErrorKind::InsertMany(InsertManyError { write_concern_error: Some(concern), .. })
         | ErrorKind::Write(WriteFailure::WriteConcernError(concern)) => {
             format!("write concern not met, error {} ({}): {}", concern.code, concern.code_name, concern.message)

@@ -1,0 +1,5 @@
+//! Tests against real servers. `tests/run.sh` finds or fetches what they need.
+
+mod mongo;
+mod mongo_faults;
+mod support;
