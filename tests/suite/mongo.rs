@@ -374,8 +374,7 @@ async fn wrong_passwords_and_missing_rights_block_and_no_password_is_shown() {
     let create = doc! { "createUser": "reader", "pwd": "hunter2", "roles": ["readAnyDatabase"] };
     admin.run_command(create).await.unwrap();
     // A failed login makes the driver look for another server for so long.
-    let may_write =
-        MongoConfig { server_selection_timeout: Duration::from_secs(1), ..config(set.uri(Some(ADMIN))) };
+    let may_write = MongoConfig { server_selection_timeout: Duration::from_secs(1), ..config(set.uri(Some(ADMIN))) };
     let (store, _) = MongoStore::connect(may_write.clone(), Clock::system()).await.unwrap();
     store.probe().await.unwrap();
 
