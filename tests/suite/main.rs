@@ -1,4 +1,9 @@
-//! Tests through the library's public doors.
+//! Tests through the library's public doors and the public protocol, against real servers. `tests/run.sh` finds or
+//! fetches what they need.
 
 mod contract;
 mod embedded;
+mod mongo;
+mod mongo_faults;
+mod redis_relay;
+mod support;

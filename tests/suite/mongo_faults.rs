@@ -1,0 +1,121 @@
+//! The MongoDB store when the network or the servers are not well.
+
+use std::time::Duration;
+
+use danmakud::clock::Clock;
+use danmakud::store::{CommentStore, MongoConfig, MongoStore, StoreError};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::mongo::{at, comment, config, record, room};
+use crate::support::mongod::{Access, ReplicaSet, until};
+
+const BOUND: Duration = Duration::from_millis(1500);
+
+/// Gives up after [`BOUND`].
+fn impatient(uri: String) -> MongoConfig {
+    let half = BOUND / 2;
+    MongoConfig { server_selection_timeout: half, connect_timeout: half, write_timeout: half, ..config(uri) }
+}
+
+async fn is_transient_in_time<T>(operation: impl Future<Output = Result<T, StoreError>>) -> String {
+    let begun = Instant::now();
+    let error = operation.await.err().expect("the server is away");
+    let took = begun.elapsed();
+    assert!(error.is_transient(), "{error}");
+    // As long again, for a busy machine.
+    assert!(took < BOUND * 2, "{took:?}: {error}");
+    error.to_string()
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_transient_within_the_bound() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let config = impatient(format!("mongodb://bob:hunter2@{free}"));
+    let said = is_transient_in_time(MongoStore::connect(config.clone(), Clock::system())).await;
+    assert!(!said.contains("hunter2") && !said.contains("bob"), "{said}");
+    let store = MongoStore::open(config, Clock::system()).await.unwrap();
+    let batch = [record(&store, &comment(&room("r1"), 1))];
+    is_transient_in_time(store.write(&batch)).await;
+    is_transient_in_time(store.load_recent(&room("r1"), at(0), 5)).await;
+    is_transient_in_time(store.load_before(&room("r1"), comment(&room("r1"), 1).position(), 5)).await;
+    is_transient_in_time(store.probe()).await;
+    timeout(Duration::from_secs(10), store.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_takes_connections_and_says_nothing_is_transient_within_the_bound() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = impatient(format!("mongodb://{}", listener.local_addr().unwrap()));
+    is_transient_in_time(MongoStore::connect(config, Clock::system())).await;
+}
+
+#[tokio::test]
+async fn a_network_that_turns_silent_is_noticed_and_work_goes_on_when_it_is_back() {
+    let set = ReplicaSet::shared().await;
+    let (to, silent) = (set.first_address(), watch::Sender::new(false));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", listener.local_addr().unwrap());
+    let proxy = tokio::spawn(swallow_when_told(listener, to, silent.clone()));
+
+    let (store, _) = MongoStore::connect(impatient(uri), Clock::system()).await.unwrap();
+    let batch = [record(&store, &comment(&room("r1"), 1))];
+    store.probe().await.unwrap();
+    silent.send_replace(true);
+    is_transient_in_time(store.write(&batch)).await;
+    is_transient_in_time(store.load_recent(&room("r1"), at(0), 5)).await;
+    is_transient_in_time(store.count_between(
+        &room("r1"),
+        danmakud::model::Position::START,
+        comment(&room("r1"), 9).position(),
+        5,
+    ))
+    .await;
+    is_transient_in_time(store.probe()).await;
+    silent.send_replace(false);
+    // The write that was given up may have been done or not: no document twice either way.
+    until("the write succeeds", async || store.write(&batch).await.ok()).await;
+    store.probe().await.unwrap();
+    assert_eq!(store.load_recent(&room("r1"), at(0), 5).await.unwrap().comments.len(), 1);
+    proxy.abort();
+}
+
+/// Forwards connections; while `silent`, takes everything and passes on nothing.
+async fn swallow_when_told(listener: TcpListener, to: String, silent: watch::Sender<bool>) {
+    loop {
+        let (mut near, _) = listener.accept().await.unwrap();
+        let (to, silent) = (to.clone(), silent.clone());
+        tokio::spawn(async move {
+            let mut silent = silent.subscribe();
+            if !*silent.borrow_and_update() {
+                let mut far = TcpStream::connect(to).await.unwrap();
+                tokio::select! {
+                    _ = copy_bidirectional(&mut near, &mut far) => return,
+                    _ = silent.wait_for(|is_silent| *is_silent) => {}
+                }
+            }
+            // Neither answered nor closed until the silence is over.
+            let _over = silent.wait_for(|is_silent| !is_silent).await;
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_majority_that_is_gone_leaves_the_batch_to_be_tried_again() {
+    let mut set = ReplicaSet::start(3, Access::Open).await;
+    let config = impatient(set.uri(None));
+    let (store, _) = MongoStore::connect(config, Clock::system()).await.unwrap();
+    let batch = [record(&store, &comment(&room("r1"), 1))];
+    let report = store.write(&batch).await.unwrap();
+    assert_eq!((report.duplicates, report.set_aside.len()), (0, 0));
+
+    set.kill_all_but_the_first();
+    let more = [record(&store, &comment(&room("r1"), 2))];
+    let said = is_transient_in_time(store.write(&more)).await;
+    assert!(said.contains("write concern not met"), "{said}");
+    // The primary steps down once it has missed the others for long enough; then nothing can be written at all.
+    until("the probe sees that there is no primary", async || store.probe().await.err()).await;
+    is_transient_in_time(store.write(&more)).await;
+}

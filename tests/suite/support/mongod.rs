@@ -1,0 +1,228 @@
+//! Starts real `mongod` processes, as replica sets, and sees to it that none outlives the test process.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use bson::{Document, doc};
+use mongodb::Client;
+use mongodb::options::ClientOptions;
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, sleep};
+
+/// Starting takes about a second; a loaded machine gets a minute.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The administrator of a set with [`Access::Password`].
+pub const ADMIN: &str = "admin:admin-pass";
+
+/// Who may use a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody.
+    Open,
+    /// [`ADMIN`].
+    Password,
+}
+
+/// A replica set of one or more real servers; they are killed and their data removed when it is dropped, or when the
+/// test process ends in whatever way.
+pub struct ReplicaSet {
+    nodes: Vec<Mongod>,
+    access: Access,
+}
+
+static SHARED: OnceCell<ReplicaSet> = OnceCell::const_new();
+
+impl ReplicaSet {
+    /// The set of one that all tests of this process share, each with its own database. Expired documents leave it
+    /// within about a second.
+    pub async fn shared() -> &'static Self {
+        SHARED.get_or_init(|| Self::start(1, Access::Open)).await
+    }
+
+    /// Starts a set of its own.
+    pub async fn start(nodes: usize, access: Access) -> Self {
+        let mut set = Self { nodes: Vec::new(), access };
+        for _node in 0..nodes {
+            set.nodes.push(Mongod::start(access).await);
+        }
+        set.initiate().await;
+        set
+    }
+
+    /// A URI for the whole set, with `credentials` such as `user:password` if any.
+    pub fn uri(&self, credentials: Option<&str>) -> String {
+        let hosts: Vec<_> = self.nodes.iter().map(Mongod::address).collect();
+        let credentials = credentials.map(|pair| format!("{pair}@")).unwrap_or_default();
+        format!("mongodb://{credentials}{}/?replicaSet=rs0", hosts.join(","))
+    }
+
+    /// The address of the first node, which was the first primary.
+    pub fn first_address(&self) -> String {
+        self.nodes.first().expect("a set has nodes").address()
+    }
+
+    /// A plain client with all rights.
+    pub async fn client(&self) -> Client {
+        let credentials = (self.access == Access::Password).then_some(ADMIN);
+        Client::with_uri_str(self.uri(credentials)).await.expect("the URI is ours")
+    }
+
+    /// Kills all nodes but the first.
+    pub fn kill_all_but_the_first(&mut self) {
+        self.nodes.truncate(1);
+    }
+
+    async fn initiate(&self) {
+        let client = direct(&self.first_address()).await;
+        let admin = client.database("admin");
+        let members: Vec<_> = (0_i32..)
+            .zip(&self.nodes)
+            // Only the first may become the primary at first, so that tests know which it is.
+            .map(|(id, node)| doc! { "_id": id, "host": node.address(), "priority": if id == 0 { 1 } else { 0 } })
+            .collect();
+        let settings = doc! { "electionTimeoutMillis": 2000, "heartbeatIntervalMillis": 500 };
+        let config = doc! { "_id": "rs0", "members": members, "settings": settings };
+        admin.run_command(doc! { "replSetInitiate": config }).await.expect("the set is initiated");
+        until("the first node is the primary", async || {
+            let hello = admin.run_command(doc! { "hello": 1 }).await.ok()?;
+            hello.get_bool("isWritablePrimary").ok()?.then_some(())
+        })
+        .await;
+        if self.access == Access::Password {
+            let (user, password) = ADMIN.split_once(':').expect("it has both");
+            // Without users yet, the server lets the first be made from the same machine.
+            let create = doc! { "createUser": user, "pwd": password, "roles": ["root"] };
+            admin.run_command(create).await.expect("the administrator is made");
+        }
+    }
+}
+
+async fn direct(address: &str) -> Client {
+    let options = ClientOptions::parse(format!("mongodb://{address}/?directConnection=true")).await;
+    Client::with_options(options.expect("the URI is ours")).expect("the options are ours")
+}
+
+/// Asks again until there is an answer, and fails when none comes within [`PATIENCE`].
+pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "gave up waiting until {what}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The stages of a plan as `explain` gives it, from the last to the first.
+pub fn stages(plan: &Document) -> Vec<String> {
+    let mut all = vec![plan.get_str("stage").unwrap_or_default().to_owned()];
+    let inputs = plan.get_array("inputStages").into_iter().flatten().filter_map(|input| input.as_document());
+    for input in inputs.chain(plan.get_document("inputStage")) {
+        all.extend(stages(input));
+    }
+    all
+}
+
+struct Mongod {
+    /// A shell that kills the server and removes its data once its standard input is closed, which the kernel does
+    /// when this process ends, be it by a panic, an abort or `kill -9`.
+    watchdog: Child,
+    port: u16,
+    /// Named here as well, so that it is gone when a dropped set has been dropped.
+    _dir: TempDir,
+}
+
+const WATCHDOG: &str = r#"
+    dir=$1; shift
+    {
+        "$@" >"$dir/log" 2>&1 </dev/null &
+        echo $! >"$dir/pid"
+        wait $!
+        echo "mongod has ended" >>"$dir/log"
+    } 2>/dev/null &
+    read -r _
+    kill -9 "$(cat "$dir/pid")" 2>/dev/null
+    wait
+    rm -rf "$dir"
+"#;
+
+impl Mongod {
+    /// `mongod` cannot be told port 0. The port that was free a moment ago may be taken when it binds; then another is
+    /// tried.
+    async fn start(access: Access) -> Self {
+        for _attempt in 0..5 {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+            let watchdog = spawn(dir.path(), port, access);
+            let log = dir.path().join("log");
+            let node = Self { watchdog, port, _dir: dir };
+            let has_port = until("mongod listens", async || {
+                let log = fs::read_to_string(&log).unwrap_or_default();
+                let is_taken = log.contains("Address already in use");
+                assert!(is_taken || !log.contains("mongod has ended"), "mongod does not start; it says: {log}");
+                (is_taken || log.contains("Waiting for connections")).then_some(!is_taken)
+            })
+            .await;
+            if has_port {
+                return node;
+            }
+        }
+        panic!("mongod found its port taken five times");
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Mongod {
+    fn drop(&mut self) {
+        drop(self.watchdog.stdin.take());
+        let _killed = self.watchdog.wait();
+    }
+}
+
+fn spawn(dir: &Path, port: u16, access: Access) -> Child {
+    let data = dir.join("data");
+    fs::create_dir(&data).expect("the folder is ours");
+    let mut command = Command::new("sh");
+    command.args(["-c", WATCHDOG, "watchdog"]).arg(dir).arg(binary());
+    command.arg("--dbpath").arg(data).args(["--port", &port.to_string(), "--bind_ip", "127.0.0.1"]);
+    command.args(["--replSet", "rs0", "--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "64"]);
+    // Without the diagnostics the server writes nothing of its own each second.
+    command.args([
+        "--setParameter",
+        "ttlMonitorSleepSecs=1",
+        "--setParameter",
+        "diagnosticDataCollectionEnabled=false",
+    ]);
+    command.arg("--nounixsocket");
+    if access == Access::Password {
+        let key = dir.join("key");
+        fs::write(&key, "MembersOfTheSetKnowEachOtherByThis").expect("the folder is ours");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file is ours");
+        command.arg("--keyFile").arg(key);
+    }
+    command.stdin(Stdio::piped()).spawn().expect("there is a shell")
+}
+
+/// The server's executable: `MONGOD`, else from `PATH`, else where `tests/services.sh` puts one.
+fn binary() -> PathBuf {
+    let named = std::env::var_os("MONGOD").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).map(|dir| dir.join("mongod"));
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join(".services/mongod");
+    named
+        .into_iter()
+        .chain(on_path)
+        .chain([fetched])
+        .find(|candidate| candidate.is_file())
+        .expect("there is no mongod to test with: run tests/run.sh, which finds or fetches one")
+}
