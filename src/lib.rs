@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod clock;
+pub mod load;
 pub mod metrics;
 pub mod model;
 pub mod relay;
