@@ -1,0 +1,3 @@
+//! What the tests start and stop.
+
+pub mod redis;
