@@ -259,7 +259,10 @@ ui.text.oninput = refresh;
 ui.name.onchange = () => {
   kept.set("danmaku.name", ui.name.value.trim());
   // The name belongs to the connection: a new one carries it.
-  if (socket) { comeBackMs = 0; socket.close(); }
+  if (!socket) return;
+  const old = socket;
+  connect();
+  old.close();
 };
 
 // --- start -----------------------------------------------------------------------------------------------------
