@@ -116,6 +116,14 @@ metrics! {
     relay_received: Counter = "relay_received";
     /// Comments that could not be passed on to other nodes.
     relay_dropped: Counter = "relay_dropped";
+    /// Comments from other nodes that were dropped because this node took them too slowly.
+    relay_missed: Counter = "relay_missed";
+    /// Messages on the relay that no version known here can read.
+    relay_unreadable: Counter = "relay_unreadable";
+    /// Times the relay's subscribing connection was opened, the first one included.
+    relay_connects: Counter = "relay_connects";
+    /// Whether the relay's subscribing connection stands (0 or 1).
+    relay_up: Gauge = "relay_up";
 }
 
 impl Metrics {

@@ -1,5 +1,11 @@
 //! How nodes pass comments to each other. A relay never calls the hub: what arrives is yielded as [`Envelope`]s, which
 //! the application pumps into the hub.
+//!
+//! [`Loopback`] is for a single node, [`RedisRelay`] joins several through Redis Pub/Sub.
+
+mod codec;
+mod loopback;
+mod redis;
 
 use std::sync::Arc;
 
@@ -7,6 +13,9 @@ use async_trait::async_trait;
 use thiserror::Error;
 
 use crate::model::{Comment, Posted, RoomId};
+
+pub use self::loopback::Loopback;
+pub use self::redis::{RedisConfig, RedisRelay};
 
 /// Comments of one room that were accepted on another node, in that node's order.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,3 +1,4 @@
-//! What the tests share.
+//! What the tests start and stop.
 
 pub mod mongod;
+pub mod redis;

@@ -1,0 +1,26 @@
+//! The load generator: an outside client that shows a server the peak before it comes.
+//!
+//! It speaks the public protocol and nothing else, so that it measures what viewers get; of this crate it uses the
+//! ground only (ids, shutdown). Called by the command line alone; no part of the server depends on it.
+//!
+//! - [`trace`] reads a recorded stream, [`text`] makes texts of its recorded lengths;
+//! - [`client`] is one WebSocket connection;
+//! - `lane` keeps what one connection has to send and what it still waits for;
+//! - [`replay`] sends a trace at its recorded times, [`report`] says what became of it;
+//! - [`args`] and [`progress`] are its command line and its progress bar.
+
+pub mod args;
+pub mod client;
+mod lane;
+pub mod progress;
+pub mod replay;
+pub mod report;
+pub mod text;
+pub mod trace;
+
+#[cfg(test)]
+mod fake_server;
+
+pub use args::{ReplayArgs, replay_command};
+pub use replay::{ReplayConfig, ReplayError};
+pub use report::Report;

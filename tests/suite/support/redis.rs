@@ -1,0 +1,131 @@
+//! A real Redis for a test: its own process, port and directory, gone when dropped.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+pub struct RedisServer {
+    port: u16,
+    password: Option<&'static str>,
+    dir: TempDir,
+    child: Option<Child>,
+}
+
+impl RedisServer {
+    /// Starts `redis-server` from the PATH, or the one that REDIS_SERVER names, and waits until it listens.
+    pub async fn start() -> Self {
+        Self::start_with(None).await
+    }
+
+    pub async fn start_with(password: Option<&'static str>) -> Self {
+        // Between finding a free port and Redis taking it another process may be faster.
+        for _ in 0..5 {
+            let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+            let dir = tempfile::tempdir().unwrap();
+            let mut server = Self { port, password, dir, child: None };
+            if server.resume().await {
+                return server;
+            }
+        }
+        panic!("redis-server does not start: no free port was found for it");
+    }
+
+    /// Starts the process again on the same port, empty; false when it ended at once.
+    pub async fn resume(&mut self) -> bool {
+        let program = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let mut command = Command::new(&program);
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.arg("--dir").arg(self.dir.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(self.password.iter().flat_map(|password| ["--requirepass", password]));
+        let child = command.spawn().unwrap_or_else(|error| {
+            panic!(
+                "these tests need Redis: put redis-server into the PATH or name it in REDIS_SERVER ({program}: {error})"
+            )
+        });
+        let child = self.child.insert(child);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            assert!(Instant::now() < deadline, "redis-server does not listen within 10 s");
+            sleep(Duration::from_millis(10)).await;
+        }
+        true
+    }
+
+    /// Ends the process without a word.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    pub fn url(&self) -> String {
+        self.url_at(self.port)
+    }
+
+    fn url_at(&self, port: u16) -> String {
+        match self.password {
+            Some(password) => format!("redis://:{password}@127.0.0.1:{port}"),
+            None => format!("redis://127.0.0.1:{port}"),
+        }
+    }
+
+    /// A way to this server that can go dead without closing, as a lost cable does.
+    pub async fn behind_cable(&self) -> (String, Cable) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = self.url_at(listener.local_addr().unwrap().port());
+        let cut = watch::Sender::new(0);
+        let (server, cuts) = (self.port, cut.clone());
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let Ok(far) = tokio::net::TcpStream::connect(("127.0.0.1", server)).await else { continue };
+                tokio::spawn(carry(near, far, cuts.subscribe()));
+            }
+        });
+        (url, Cable { cut })
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub struct Cable {
+    cut: watch::Sender<u32>,
+}
+
+impl Cable {
+    /// From now on the connections that stand carry nothing and stay open; new ones work.
+    pub fn cut(&self) {
+        self.cut.send_modify(|cuts| *cuts += 1);
+    }
+}
+
+async fn carry(mut near: tokio::net::TcpStream, mut far: tokio::net::TcpStream, mut cuts: watch::Receiver<u32>) {
+    let (mut up, mut down) = ([0; 4096], [0; 4096]);
+    loop {
+        tokio::select! {
+            read = near.read(&mut up) => match read {
+                Ok(1..) => far.write_all(&up[..read.unwrap()]).await.unwrap(),
+                _ => return,
+            },
+            read = far.read(&mut down) => match read {
+                Ok(1..) => near.write_all(&down[..read.unwrap()]).await.unwrap(),
+                _ => return,
+            },
+            _ = cuts.changed() => break,
+        }
+    }
+    // Holds both ends open until the test is over.
+    std::future::pending().await
+}
