@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use danmakud::cli::{self, Command, FAILED, USAGE};
 use danmakud::config::Config;
-use danmakud::{load, serve, telemetry};
+use danmakud::{serve, telemetry};
 
 fn main() -> ExitCode {
     let cli = match cli::parse() {
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
             }
             Err(error) => return refuse(&error),
         },
-        Command::Replay(args) => runtime().and_then(|runtime| runtime.block_on(load::replay(args))),
+        Command::Replay(args) => runtime().and_then(|runtime| runtime.block_on(serve::replay(args))),
         Command::Health(args) => {
             runtime().and_then(|runtime| runtime.block_on(serve::health(args.listen))).map(|()| ExitCode::SUCCESS)
         }

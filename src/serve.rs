@@ -1,4 +1,4 @@
-//! The commands that run in this process: serving until a signal, and asking another server for its health.
+//! The commands: serving until a signal, sending a recording to a server, asking one for its health.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,8 +15,11 @@ use crate::app::{App, Farewell};
 use crate::cli::{FAILED, OK};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::hub::Hub;
+use crate::load::{ReplayArgs, replay_command};
 use crate::shutdown::Shutdown;
+
+/// How long a replay that was stopped waits for the answers to what it has sent.
+const ANSWERS: Duration = Duration::from_secs(30);
 
 /// Serves until SIGTERM or SIGINT, then drains. The last line on standard output is the ledger.
 ///
@@ -26,7 +29,11 @@ pub async fn serve(config: Config) -> Result<ExitCode> {
     let deadline = config.shutdown_deadline;
     let shutdown = Shutdown::default();
     let app = App::start(config, Clock::system(), shutdown.clone()).await?;
-    on_signal(shutdown, deadline, app.hub())?;
+    let hub = app.hub();
+    on_signal(shutdown, deadline, move || {
+        eprintln!("danmakud: a second signal; {} accepted comments are not stored", hub.ledger().unsettled());
+        say(&format!("ledger: {}", hub.ledger()));
+    })?;
     say(&format!("listening on http://{}", app.address));
     let Farewell { ledger, has_closed_all } = app.drain().await;
     let is_lost = ledger.unsettled() > 0;
@@ -37,25 +44,33 @@ pub async fn serve(config: Config) -> Result<ExitCode> {
     Ok(ExitCode::from(if is_lost || !has_closed_all { FAILED } else { OK }))
 }
 
-/// Begins the shutdown at the first signal; the second ends the process at once.
-fn on_signal(shutdown: Shutdown, within: Duration, hub: Hub) -> Result<()> {
+/// Begins the shutdown at the first signal; the second says its last words and ends the process at once.
+fn on_signal(shutdown: Shutdown, within: Duration, last_words: impl Fn() + Send + 'static) -> Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot listen for signals")?;
     let runtime = tokio::runtime::Handle::current();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
-        let mut is_second = false;
         for _ in signals.forever() {
-            if is_second {
-                eprintln!("danmakud: a second signal, {} accepted comments are not stored", hub.ledger().unsettled());
-                say(&format!("ledger: {}", hub.ledger()));
+            if shutdown.has_begun() {
+                last_words();
                 std::process::exit(FAILED.into());
             }
-            is_second = true;
             // Timers need the runtime.
             let _guard = runtime.enter();
             shutdown.begin(within);
         }
     })?;
     Ok(())
+}
+
+/// Sends a recorded stream to a running server. A first Ctrl-C ends the sending and waits for the answers.
+///
+/// # Errors
+/// When it could not begin.
+pub async fn replay(args: ReplayArgs) -> Result<ExitCode> {
+    let stop = Shutdown::default();
+    on_signal(stop.clone(), ANSWERS, || eprintln!("danmakud: a second signal, no report"))?;
+    let report = replay_command(args, &stop).await?;
+    Ok(ExitCode::from(if report.is_clean() { OK } else { FAILED }))
 }
 
 /// Prints a line at once, also into a pipe. Whoever closed the pipe does not want to know.

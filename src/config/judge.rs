@@ -13,12 +13,6 @@ use crate::room::RoomConfig;
 use crate::server::ServerConfig;
 use crate::store::{EmbeddedConfig, FlusherConfig, MongoConfig, WriteConcernLevel};
 
-/// With this many buckets, what is dropped at once is a small part of what is kept.
-const BUCKETS: u32 = 12;
-
-/// Shorter buckets would be many and nearly empty.
-const SHORTEST_BUCKET: Duration = Duration::from_secs(60);
-
 /// How often the flusher's waits may double.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -42,7 +36,7 @@ pub(super) fn judge(merged: &Merged) -> Result<Config, ConfigError> {
         admission: admission(merged)?,
         queue: merged.number("store.queue", raw.store.queue, 1, 16_777_216)?,
         flusher: flusher(merged)?,
-        store: store(merged, hub.retention)?,
+        store: store(merged)?,
         redis: redis(merged)?,
         shutdown_deadline: merged.time("shutdown.deadline", &raw.shutdown.deadline, SECOND, DAY)?,
         log: log(merged)?,
@@ -140,11 +134,11 @@ fn flusher(merged: &Merged) -> Result<FlusherConfig, ConfigError> {
     })
 }
 
-fn store(merged: &Merged, retention: Duration) -> Result<StoreConfig, ConfigError> {
+fn store(merged: &Merged) -> Result<StoreConfig, ConfigError> {
     let raw = &merged.raw.mongodb;
     if raw.uri.is_empty() {
         let dir = std::path::Path::new(&merged.raw.data_dir).join("store");
-        return Ok(StoreConfig::Embedded(EmbeddedConfig { dir, bucket: (retention / BUCKETS).max(SHORTEST_BUCKET) }));
+        return Ok(StoreConfig::Embedded(EmbeddedConfig { dir, bucket: EmbeddedConfig::DEFAULT_BUCKET }));
     }
     if !raw.uri.starts_with("mongodb://") && !raw.uri.starts_with("mongodb+srv://") {
         // The value is not repeated: it may hold a password.
@@ -159,7 +153,7 @@ fn store(merged: &Merged, retention: Duration) -> Result<StoreConfig, ConfigErro
     };
     Ok(StoreConfig::Mongo(MongoConfig {
         uri: raw.uri.clone(),
-        database: merged.name("mongodb.database", &raw.database)?,
+        database: database(merged)?,
         collection: merged.name("mongodb.collection", &raw.collection)?,
         write_concern,
         journal: raw.journal,
@@ -181,6 +175,15 @@ fn store(merged: &Merged, retention: Duration) -> Result<StoreConfig, ConfigErro
     }))
 }
 
+/// The database that is named, else the one in the URI, else `danmakud`.
+fn database(merged: &Merged) -> Result<String, ConfigError> {
+    let raw = &merged.raw.mongodb;
+    let after_hosts = raw.uri.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
+    let in_uri = after_hosts.and_then(|(_, rest)| rest.split('?').next()).unwrap_or_default();
+    let named = [raw.database.as_str(), in_uri].into_iter().find(|name| !name.is_empty());
+    merged.name("mongodb.database", named.unwrap_or("danmakud"))
+}
+
 fn redis(merged: &Merged) -> Result<Option<RedisConfig>, ConfigError> {
     let raw = &merged.raw.redis;
     let prefix = merged.name("redis.prefix", &raw.prefix)?;
@@ -190,7 +193,7 @@ fn redis(merged: &Merged) -> Result<Option<RedisConfig>, ConfigError> {
     if !["redis://", "rediss://"].iter().any(|scheme| raw.url.starts_with(scheme)) {
         return Err(merged.refuse("redis.url", "does not begin with redis:// or rediss://"));
     }
-    Ok(Some(RedisConfig { url: raw.url.clone(), prefix }))
+    Ok(Some(RedisConfig { prefix, ..RedisConfig::new(&raw.url) }))
 }
 
 fn log(merged: &Merged) -> Result<LogConfig, ConfigError> {

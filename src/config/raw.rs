@@ -85,7 +85,7 @@ section! {
 section! {
     RawMongo {
         uri: String = String::new(),
-        database: String = "danmakud".into(),
+        database: String = String::new(),
         collection: String = "danmaku".into(),
         write_concern: String = "majority".into(),
         journal: bool = true,

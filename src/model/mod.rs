@@ -25,6 +25,3 @@ pub use outward::{BatchEncoder, FORMATS, Format, Socket};
 pub use refusal::Refusal;
 pub use style::{Color, FontSize, Mode, Style, StyleError};
 pub use text::{Name, Text, TextError, TextLimits};
-
-#[cfg(test)]
-pub(crate) use comment::tests::comment;

@@ -61,14 +61,14 @@ pub(super) async fn upgrade(
     mut request: Request,
 ) -> Result<Response, Problem> {
     let opening = opening(&room, &query, request.headers())?;
-    let key = handshake_key(request.headers())?;
+    let accept = derive_accept_key(handshake_key(request.headers())?.as_bytes());
+    let accept = HeaderValue::try_from(accept).map_err(|_| Problem::not_a_handshake())?;
     if state.doors.shutdown.has_begun() {
         return Err(Problem::going_away());
     }
     let Some(upgraded) = request.extensions_mut().remove::<OnUpgrade>() else {
         return Err(Problem::not_a_handshake());
     };
-    let accept = HeaderValue::try_from(derive_accept_key(key.as_bytes())).map_err(|_| Problem::not_a_handshake())?;
     let span = debug_span!("session", room = %opening.room);
     let doors = state.doors.clone();
     let task = async move {

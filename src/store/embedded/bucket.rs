@@ -55,7 +55,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::model::comment;
+    use crate::model::test_comment as comment;
     use proptest::prelude::*;
 
     const MINUTE: Duration = Duration::from_secs(60);

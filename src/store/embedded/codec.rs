@@ -133,7 +133,7 @@ impl<'a> Rest<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::comment;
+    use crate::model::test_comment as comment;
     use proptest::prelude::*;
 
     fn any_comment() -> impl Strategy<Value = Comment> {

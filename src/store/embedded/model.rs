@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::tests::{HOUR, at, open, record};
 use super::*;
-use crate::model::comment;
+use crate::model::test_comment as comment;
 
 #[derive(Clone, Debug)]
 enum Operation {
