@@ -55,9 +55,8 @@ impl App {
         let metrics = Arc::new(Metrics::default());
         std::fs::create_dir_all(&config.data_dir)
             .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
-        let listener = TcpListener::bind(config.listen)
-            .await
-            .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let listener =
+            TcpListener::bind(config.listen).await.with_context(|| format!("cannot listen on {}", config.listen))?;
         let store = open_store(config.store, &clock).await?;
         let (relay, envelopes) = open_relay(config.redis, &metrics).await?;
         let queue = WriteQueue::new(config.queue, config.flusher.batch, Arc::clone(&metrics));

@@ -131,8 +131,7 @@ impl Hub {
         let observer: Option<Arc<dyn CutObserver>> =
             if parts.relay.is_joined() { Some(Arc::new(Forward(Arc::clone(&parts.relay)))) } else { None };
         let rooms = Registry::new(config.room.clone(), parts.clock.clone(), Arc::clone(&parts.metrics), observer);
-        let (windows, pages) =
-            (Flights::new(Arc::clone(&parts.metrics)), Flights::new(Arc::clone(&parts.metrics)));
+        let (windows, pages) = (Flights::new(Arc::clone(&parts.metrics)), Flights::new(Arc::clone(&parts.metrics)));
         let cold_until = AtomicI64::new(i64::MIN);
         let occupied = Mutex::default();
         Self { inner: Arc::new(Inner { config, rooms, parts, windows, pages, cold_until, occupied }) }
@@ -278,7 +277,8 @@ impl Hub {
 
     /// Puts what the store has of the room in front of its ring, once. A store that does not answer is done without.
     async fn warm(&self, room: &Room) {
-        if room.warmed.initialized() || self.inner.parts.clock.now().millis() < self.inner.cold_until.load(Ordering::Relaxed)
+        if room.warmed.initialized()
+            || self.inner.parts.clock.now().millis() < self.inner.cold_until.load(Ordering::Relaxed)
         {
             return;
         }

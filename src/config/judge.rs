@@ -22,9 +22,10 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn judge(merged: &Merged) -> Result<Config, ConfigError> {
     let raw = &merged.raw;
-    let listen = raw.listen.parse().map_err(|_| {
-        merged.refuse("listen", format!("{:?} is not an address such as 127.0.0.1:8080", raw.listen))
-    })?;
+    let listen = raw
+        .listen
+        .parse()
+        .map_err(|_| merged.refuse("listen", format!("{:?} is not an address such as 127.0.0.1:8080", raw.listen)))?;
     if raw.data_dir.is_empty() {
         return Err(merged.refuse("data_dir", "is empty; name a folder"));
     }

@@ -129,7 +129,12 @@ impl Hub {
     ///
     /// # Errors
     /// [`HistoryError`] when they are not in memory and the store does not answer in time.
-    pub async fn page(&self, room: &RoomId, before: Option<Position>, limit: usize) -> Result<PageAnswer, HistoryError> {
+    pub async fn page(
+        &self,
+        room: &RoomId,
+        before: Option<Position>,
+        limit: usize,
+    ) -> Result<PageAnswer, HistoryError> {
         let before = before.unwrap_or(Position::END);
         let now = self.inner.parts.clock.now();
         let is_wanted = |comment: &Comment| comment.position() < before && comment.expire_at > now;
@@ -149,7 +154,9 @@ impl Hub {
         };
         let page = self.inner.pages.join((room.clone(), before, limit), load).await?;
         let mut stored: Vec<_> = page.comments.iter().rev().cloned().collect();
-        if page.has_more && let Some(oldest) = stored.first().map(Comment::position) {
+        if page.has_more
+            && let Some(oldest) = stored.first().map(Comment::position)
+        {
             // Below the page's last comment the store has more that we do not know: it would be skipped.
             here.retain(|comment| comment.position() >= oldest);
         }

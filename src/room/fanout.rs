@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::Room;
 use super::pace::Pace;
 use super::ring::Batch;
 use super::viewer::{Delivered, Viewer};
-use super::Room;
 use crate::model::{Posted, RoomId, Seq};
 
 /// After so many viewers a tick lets other tasks of its core run.

@@ -90,7 +90,11 @@ impl Registry {
     ///
     /// # Errors
     /// [`TooManyRooms`] when the room is not in memory and no more may be.
-    pub fn with<T>(&self, id: &RoomId, mut act: impl FnMut(&Arc<Room>) -> Result<T, Retired>) -> Result<T, TooManyRooms> {
+    pub fn with<T>(
+        &self,
+        id: &RoomId,
+        mut act: impl FnMut(&Arc<Room>) -> Result<T, Retired>,
+    ) -> Result<T, TooManyRooms> {
         loop {
             let room = self.get_or_make(id)?;
             if let Ok(done) = act(&room) {

@@ -201,7 +201,9 @@ impl Ring {
             // A forged place ahead of ours must not wait for comments to come.
             return Some(Seq(cursor.seq.0.saturating_add(1)).min(self.cut_end()));
         }
-        if cursor.position.ts < self.whole_from && self.iter().all(|posted| posted.comment.position() != cursor.position) {
+        if cursor.position.ts < self.whole_from
+            && self.iter().all(|posted| posted.comment.position() != cursor.position)
+        {
             return None;
         }
         let has_seen = |posted: &&Arc<Posted>| posted.comment.position() <= cursor.position;

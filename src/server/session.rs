@@ -299,9 +299,9 @@ fn reason_of(error: &ProtocolError) -> End {
     match error {
         ProtocolError::Utf8(_) => Some(CloseReason::Utf8),
         ProtocolError::Capacity(CapacityError::MessageTooLong { .. }) => Some(CloseReason::TooBig),
-        ProtocolError::Protocol(
-            tokio_tungstenite::tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
-        ) => None,
+        ProtocolError::Protocol(tokio_tungstenite::tungstenite::error::ProtocolError::ResetWithoutClosingHandshake) => {
+            None
+        }
         ProtocolError::Protocol(_) | ProtocolError::Capacity(_) => Some(CloseReason::Protocol),
         ProtocolError::Io(error) if error.get_ref().is_some_and(|inner| inner.is::<TooManyFragments>()) => {
             Some(CloseReason::Fragments)

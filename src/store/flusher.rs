@@ -92,10 +92,8 @@ impl Flusher {
     /// Writes one batch, trying until the store has said of every comment what became of it.
     async fn flush(&self, batch: Vec<Arc<Posted>>) {
         let span = info_span!("flush", batch = batch.len());
-        let records: Vec<Record> = batch
-            .into_iter()
-            .map(|posted| Record { bytes: self.store.encode(&posted.comment), posted })
-            .collect();
+        let records: Vec<Record> =
+            batch.into_iter().map(|posted| Record { bytes: self.store.encode(&posted.comment), posted }).collect();
         let report = self.write(&records).instrument(span).await;
         self.settle(&records, &report).await;
     }

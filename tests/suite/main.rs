@@ -6,4 +6,5 @@ mod embedded;
 mod mongo;
 mod mongo_faults;
 mod redis_relay;
+mod smoke;
 mod support;

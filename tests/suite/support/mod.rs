@@ -1,4 +1,6 @@
-//! What the tests start and stop.
+//! What the tests start and stop, and how they talk to it.
 
 pub mod mongod;
 pub mod redis;
+pub mod server;
+pub mod viewer;
