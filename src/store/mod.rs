@@ -10,4 +10,4 @@ mod faulty;
 
 pub use contract::{CommentStore, Page, Record, SetAside, StoreError, WriteReport};
 pub use embedded::{EmbeddedConfig, EmbeddedStore};
-pub use faulty::{Attempts, Fault, FaultyStore};
+pub use faulty::{Attempts, Fault, FaultyStore, Refusals};

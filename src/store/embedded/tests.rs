@@ -37,7 +37,7 @@ async fn texts(store: &EmbeddedStore) -> Vec<String> {
     page.comments.iter().map(|comment| comment.text.as_str().to_owned()).collect()
 }
 
-/// Bytes and number of the files under a keyspace's folder.
+/// Bytes of all files under a folder.
 fn table_bytes(dir: &Path) -> u64 {
     let size = |entry: std::fs::DirEntry| {
         let meta = entry.metadata().unwrap();
