@@ -1,4 +1,4 @@
-//! What a store must do. `tests/suite/store_contract.rs` holds every implementation to it.
+//! What a store must do. `tests/suite/contract.rs` holds every implementation to it.
 
 use std::sync::Arc;
 

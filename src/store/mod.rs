@@ -15,7 +15,7 @@ mod queue;
 pub use aside::{AsideFile, SET_ASIDE_REASONS};
 pub use contract::{CommentStore, Page, Record, SetAside, StoreError, WriteReport};
 pub use embedded::{EmbeddedConfig, EmbeddedStore};
-pub use faulty::{Attempts, Fault, FaultyStore};
+pub use faulty::{Attempts, Fault, FaultyStore, Refusals};
 pub use flusher::{Flusher, FlusherConfig};
 pub use mongo::{IndexChange, MongoConfig, MongoStore, WriteConcernLevel};
 pub use queue::{Ledger, PushError, WriteQueue};
