@@ -37,6 +37,7 @@ async fn a_server_that_is_not_there_is_transient_within_the_bound() {
     let said = is_transient_in_time(MongoStore::connect(config.clone(), Clock::system())).await;
     assert!(!said.contains("hunter2") && !said.contains("bob"), "{said}");
     let store = MongoStore::open(config, Clock::system()).await.unwrap();
+    assert!(!format!("{store:?}").contains("hunter2"), "{store:?}");
     let batch = [record(&store, &comment(&room("r1"), 1))];
     is_transient_in_time(store.write(&batch)).await;
     is_transient_in_time(store.load_recent(&room("r1"), at(0), 5)).await;

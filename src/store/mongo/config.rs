@@ -31,7 +31,8 @@ pub struct MongoConfig {
     pub collection: String,
     /// When a write counts as stored.
     pub write_concern: WriteConcernLevel,
-    /// Whether it must also be in the journal on disk.
+    /// Whether it must also be in the journal on disk. Replica sets by default journal what a majority is to have, so
+    /// this makes a difference for [`WriteConcernLevel::One`] alone.
     pub journal: bool,
     /// Most connections to each server; 0 is no limit.
     pub max_pool_size: u32,
@@ -89,8 +90,15 @@ impl MongoConfig {
             WriteConcernLevel::One => Acknowledgment::Nodes(1),
         };
         options.app_name = Some("danmakud".into());
-        options.write_concern =
-            Some(WriteConcern::builder().w(acknowledgment).journal(self.journal).w_timeout(self.write_timeout).build());
+        options.write_concern = Some(
+            WriteConcern::builder()
+                .w(acknowledgment)
+                // Never `j: false`: under `majority` the server then does not ask for a flush but waits for the
+                // journal's next turn, up to 100 ms later, and one bulk in flight falls from 70,000/s to 10,000/s.
+                .journal(self.journal.then_some(true))
+                .w_timeout(self.write_timeout)
+                .build(),
+        );
         // Reads go to the primary and see what it has: the ring is joined with what the store acknowledged a moment
         // ago, and a lagging secondary, or the majority's older snapshot under `w: 1`, would leave a hole between them.
         options.selection_criteria = Some(SelectionCriteria::ReadPreference(ReadPreference::Primary));
@@ -186,6 +194,15 @@ mod tests {
             assert!(shown.contains("mongodb://***@db1:27017,db2/x?…"), "{shown}");
         }
         assert_eq!(mask("mongodb://db1/x"), "mongodb://db1/x");
+    }
+
+    #[tokio::test]
+    async fn the_journal_is_asked_for_or_not_mentioned() {
+        for (journal, asked) in [(true, Some(true)), (false, None)] {
+            let config = MongoConfig { journal, ..MongoConfig::new("mongodb://db1/?w=1&journal=false") };
+            let concern = config.client_options().await.unwrap().write_concern.unwrap();
+            assert_eq!((concern.journal, concern.w), (asked, Some(Acknowledgment::Majority)));
+        }
     }
 
     #[tokio::test]

@@ -97,7 +97,9 @@ pub(super) fn classify(error: &Error) -> StoreError {
         _ => false,
     };
     let detail = describe(error.kind.as_ref());
-    let source = Some(Box::new(error.clone()) as Box<_>);
+    // Errors of single documents quote them, and a comment's text has no place in a log.
+    let quotes_comments = matches!(error.kind.as_ref(), ErrorKind::InsertMany(_) | ErrorKind::Write(_));
+    let source = (!quotes_comments).then(|| Box::new(error.clone()) as Box<_>);
     if is_blocked { StoreError::Blocked { detail, source } } else { StoreError::Transient { detail, source } }
 }
 
@@ -240,6 +242,7 @@ mod tests {
         let error = insert_error(vec![dup(0, "_id_")], Some(timeout));
         let outcome = judge(&error).unwrap_err();
         assert!(outcome.is_transient() && outcome.to_string().contains("timed out"), "{outcome}");
+        assert!(!format!("{outcome:?}").contains("secret"), "{outcome:?}");
         let never = insert_error(vec![], Some(doc! { "code": 100, "errmsg": "not enough data-bearing nodes" }));
         assert!(!judge(&never).unwrap_err().is_transient());
     }
