@@ -675,6 +675,52 @@ mod tests {
         assert!(error.contains("cannot be reached") && !error.contains('\n'), "{error}");
     }
 
+    /// A listener on a port of its own, and the configuration that reaches it with the recorded stream.
+    async fn listen() -> (tokio::net::TcpListener, ReplayConfig) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        (listener, ReplayConfig { target, file: "tests/data/live-trace-a.csv".into(), ..config() })
+    }
+
+    #[tokio::test]
+    async fn a_recorded_span_is_replayed_over_real_sockets() {
+        let (listener, config) = listen().await;
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut session = FakeSession::accept(stream).await;
+                    while let Some(send) = session.next_send().await {
+                        session.ack(&send, "accepted").await;
+                    }
+                });
+            }
+        });
+        let until = Some(Duration::from_secs(600));
+        let config = ReplayConfig { speed: 1_000.0, connections: 4, ack: AckLevel::Accepted, until, ..config };
+        let report = run(config, &Shutdown::default(), no_progress()).await.unwrap();
+        assert!(report.sent > 100, "{report}");
+        assert_eq!((report.accepted, report.stored, report.is_clean()), (report.sent, None, true), "{report}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_ours_is_one_clear_line() {
+        use tokio::io::AsyncWriteExt as _;
+        for (answer, says) in [
+            ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "answered 404 instead of opening a WebSocket"),
+            ("220 mail ready\r\n\r\n", "does not speak WebSocket"),
+        ] {
+            let (listener, config) = listen().await;
+            tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                // Reads on, so that the answer is not lost to a reset.
+                let _read = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+            });
+            let error = run(config, &Shutdown::default(), no_progress()).await.unwrap_err().to_string();
+            assert!(error.contains(says) && !error.contains('\n'), "{error}");
+        }
+    }
+
     #[test]
     fn an_empty_span_is_told_with_what_there_is() {
         let config = ReplayConfig { from: Some(ms(7_000)), ..config() };
