@@ -5,7 +5,7 @@ use std::io;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde::Deserialize;
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
@@ -72,15 +72,21 @@ pub(super) struct Sent {
     pub(super) ack: String,
 }
 
+/// Memory or a real socket.
+trait Bytes: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Bytes for T {}
+
 /// The server's side of one connection. Dropping it breaks the connection without a word.
 pub(super) struct FakeSession {
     /// Path and query of the request.
     pub(super) path: String,
-    socket: WebSocketStream<DuplexStream>,
+    socket: WebSocketStream<Box<dyn Bytes>>,
 }
 
 impl FakeSession {
-    async fn accept(stream: DuplexStream) -> Self {
+    pub(super) async fn accept(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
+        let stream: Box<dyn Bytes> = Box::new(stream);
         let mut path = String::new();
         #[expect(clippy::result_large_err, reason = "the signature is tungstenite's")]
         let note = |request: &Request, response: Response| -> Result<Response, ErrorResponse> {

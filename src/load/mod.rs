@@ -5,12 +5,13 @@
 //!
 //! - [`trace`] reads a recorded stream, [`text`] makes texts of its recorded lengths;
 //! - [`client`] is one WebSocket connection;
-//! - `lane` keeps what one connection has to send and what it still waits for;
+//! - `lane` keeps what one connection has to send and what it still waits for, `connection` sends and reads it;
 //! - [`replay`] sends a trace at its recorded times, [`report`] says what became of it;
 //! - [`args`] and [`progress`] are its command line and its progress bar.
 
 pub mod args;
 pub mod client;
+mod connection;
 mod lane;
 pub mod progress;
 pub mod replay;

@@ -263,6 +263,11 @@ fn backoff(attempt: u32) -> Duration {
     longest.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
+/// Whether a failed attempt is told: the 1st, 2nd, 4th, 8th …, as an outage of hours needs no line every second.
+fn is_told(attempt: u32) -> bool {
+    attempt.is_power_of_two()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use redis::{AsyncConnectionConfig, Pipeline, RedisError};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::{ANSWER_WITHIN, Shared, backoff};
+use super::{ANSWER_WITHIN, Shared, backoff, is_told};
 use crate::relay::codec;
 
 /// Most messages in one pipeline; about as many bytes as one write to a socket moves well (256 × some 100 bytes).
@@ -45,12 +45,14 @@ pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Outgoing>
             }
             Err(_) if stop.is_cancelled() => break,
             Err(error) => {
-                tracing::warn!(%error, attempt, "publishing to redis failed");
+                attempt += 1;
+                if is_told(attempt) {
+                    tracing::warn!(%error, attempt, "publishing to redis failed");
+                }
                 tokio::select! {
                     () = sleep(backoff(attempt)) => {}
                     () = stop.cancelled() => {}
                 }
-                attempt += 1;
             }
         }
     }

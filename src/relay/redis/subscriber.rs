@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, error::Elapsed, interval_at, sleep, timeout};
 
 use super::publisher::Outgoing;
-use super::{ANSWER_WITHIN, Shared, backoff, lock};
+use super::{ANSWER_WITHIN, Shared, backoff, is_told, lock};
 use crate::model::RoomId;
 use crate::relay::Envelope;
 use crate::relay::codec::{self, Batch, NodeId};
@@ -48,11 +48,14 @@ pub(super) async fn run(shared: Arc<Shared>, outgoing: mpsc::WeakSender<Outgoing
     loop {
         let begun = Instant::now();
         let ended = stop.run_until_cancelled(subscriber.serve()).await;
+        let was_up = *subscriber.shared.is_up.borrow();
         subscriber.shared.set_up(false);
         let Some(Err(error)) = ended else { return };
         // A connection that did not last is not a recovery: the next attempt waits longer.
-        attempt = if begun.elapsed() > PROBE_EVERY { 0 } else { attempt + 1 };
-        tracing::warn!(%error, attempt, "the subscription to redis was lost");
+        attempt = if was_up && begun.elapsed() > PROBE_EVERY { 1 } else { attempt + 1 };
+        if is_told(attempt) {
+            tracing::warn!(%error, attempt, "there is no subscription to redis");
+        }
         if stop.run_until_cancelled(sleep(backoff(attempt))).await.is_none() {
             return;
         }
@@ -82,6 +85,7 @@ impl Subscriber {
         self.follow_wanted(&mut sink).await?;
         self.shared.metrics.relay_connects.inc();
         self.shared.set_up(true);
+        tracing::info!(url = self.shared.config.shown_url(), rooms = self.rooms.len(), "subscribed at redis");
         self.receive(&mut sink, &mut stream).await
     }
 
