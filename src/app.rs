@@ -136,8 +136,9 @@ async fn open_store(config: StoreConfig, clock: &Clock) -> Result<Arc<dyn Commen
             Ok(Arc::new(store))
         }
         StoreConfig::Embedded(config) => {
-            let dir = config.dir.display().to_string();
+            let (dir, bucket) = (config.dir.display().to_string(), config.bucket);
             let store = EmbeddedStore::open(config, clock.clone()).context("cannot use the embedded store")?;
+            store.spawn_retention(bucket);
             info!(dir, "comments are kept in the embedded store");
             Ok(Arc::new(store))
         }

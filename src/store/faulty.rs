@@ -231,7 +231,7 @@ impl<S: CommentStore + ?Sized> CommentStore for FaultyStore<S> {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::model::{Posted, Seq, comment};
+    use crate::model::{Posted, Seq, test_comment as comment};
     use crate::store::{EmbeddedConfig, EmbeddedStore};
 
     fn open() -> (FaultyStore<dyn CommentStore>, tempfile::TempDir) {

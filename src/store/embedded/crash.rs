@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use super::tests::{at, open, record, room};
 use super::*;
-use crate::model::{CommentId, comment};
+use crate::model::{CommentId, test_comment as comment};
 
 const DIR: &str = "DANMAKUD_TEST_CRASH_DIR";
 const FIRST: &str = "DANMAKUD_TEST_CRASH_FIRST";

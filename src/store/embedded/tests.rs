@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::model::{Posted, Seq, comment};
+use crate::model::{Posted, Seq, test_comment as comment};
 
 pub(super) const HOUR: i64 = 3_600_000;
 
