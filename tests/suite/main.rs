@@ -3,6 +3,7 @@
 
 mod contract;
 mod embedded;
+mod evening;
 mod mongo;
 mod mongo_faults;
 mod redis_relay;

@@ -68,12 +68,14 @@ pub struct Start {
     data_dir: PathBuf,
     config: String,
     args: Vec<String>,
+    listen: String,
 }
 
 impl Start {
     /// With its data in this folder and everything else at its default.
     pub fn in_folder(data_dir: &Path) -> Self {
-        Self { data_dir: data_dir.to_owned(), config: String::new(), args: Vec::new() }
+        let listen = "127.0.0.1:0".to_owned();
+        Self { data_dir: data_dir.to_owned(), config: String::new(), args: Vec::new(), listen }
     }
 
     /// With this configuration as well.
@@ -88,25 +90,36 @@ impl Start {
         self
     }
 
+    /// Where an earlier one listened.
+    pub fn listen(self, address: SocketAddr) -> Self {
+        Self { listen: address.to_string(), ..self }
+    }
+
     /// Starts it, and waits until it listens.
     pub fn run(self) -> Server {
+        self.try_run().unwrap_or_else(|end| panic!("the server did not start: {end:?}"))
+    }
+
+    /// As [`Start::run`], when it may end instead.
+    pub fn try_run(self) -> Result<Server, End> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("danmakud.toml");
         std::fs::write(&file, &self.config).expect("the folder is ours");
         let mut command = Command::new(env!("CARGO_BIN_EXE_danmakud"));
-        command.arg("--config").arg(&file).args(["--listen", "127.0.0.1:0", "--data-dir"]).arg(&self.data_dir);
+        command.arg("--config").arg(&file).args(["--listen", &self.listen, "--data-dir"]).arg(&self.data_dir);
         command.args(&self.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary is built with the tests");
         let mut stdout = BufReader::new(child.stdout.take().expect("it was asked for"));
         let mut line = String::new();
         stdout.read_line(&mut line).expect("its output can be read");
         let Some(address) = line.trim().strip_prefix("listening on http://") else {
-            let mut error = String::new();
-            child.stderr.take().expect("it was asked for").read_to_string(&mut error).expect("it is text");
-            panic!("the server did not start: {line}{error}");
+            let mut stderr = String::new();
+            child.stderr.take().expect("it was asked for").read_to_string(&mut stderr).expect("it is text");
+            let code = child.wait().expect("it is our child").code();
+            return Err(End { code, stdout: line, stderr });
         };
         let address = address.parse().expect("it is an address");
-        Server { child, stdout, address, _config: folder }
+        Ok(Server { child, stdout, address, _config: folder })
     }
 }
 
