@@ -104,10 +104,8 @@ async fn play(flags: &[&str], ids: impl AsyncFnOnce(&Server) -> Vec<(String, Str
     let followers = join_all(followers).await;
 
     let sending = tokio::spawn(replay(evening.file.clone(), address));
-    until("the peak is reached", async || {
-        (followers[0].seen.load(Ordering::Acquire) >= evening.peak).then_some(())
-    })
-    .await;
+    until("the peak is reached", async || (followers[0].seen.load(Ordering::Acquire) >= evening.peak).then_some(()))
+        .await;
     let end = first.stop().await;
     let before = end.ledger();
     assert_eq!((end.code, before.not_stored, before.set_aside), (Some(0), 0, 0), "{end:?}");

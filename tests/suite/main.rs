@@ -5,6 +5,7 @@ mod contract;
 mod embedded;
 mod evening;
 mod mongo;
+mod mongo_contract;
 mod mongo_faults;
 mod redis_relay;
 mod smoke;
