@@ -96,6 +96,11 @@ impl Audience {
         self.is_ticking.store(true, Ordering::Release);
     }
 
+    #[cfg(test)]
+    pub(super) fn is_ticking(&self) -> bool {
+        self.is_ticking.load(Ordering::Acquire)
+    }
+
     fn refresh(&self, copy: &mut Vec<Arc<Viewer>>, version: &mut u64) {
         let seats = self.lock();
         if *version != seats.version {
