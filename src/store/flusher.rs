@@ -65,7 +65,8 @@ impl Flusher {
         let mut ticks = interval(self.config.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let is_last = self.queue.is_closed();
+            // Closed is not enough: a push that began before may still be under way.
+            let is_last = self.queue.is_sealed();
             // A tick takes what there is; a full batch does not wait for the tick.
             let at_least = tokio::select! {
                 _ = ticks.tick() => 1,
@@ -146,3 +147,7 @@ impl Flusher {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "flusher_tests.rs"]
+mod tests;
