@@ -3,8 +3,11 @@
 
 mod contract;
 mod embedded;
+mod hostile;
 mod mongo;
 mod mongo_faults;
+mod protocol;
 mod redis_relay;
+mod resume;
 mod smoke;
 mod support;

@@ -4,3 +4,4 @@ pub mod mongod;
 pub mod redis;
 pub mod server;
 pub mod viewer;
+pub mod wire;
