@@ -22,8 +22,8 @@ const MAX_HEAD: usize = 8 * 1024 + 4096 * 100 / 4096;
 
 /// The answer to a connection too many.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\n\
-    Content-Type: application/json\r\nContent-Length: 72\r\n\r\n\
-    {\"code\":\"too_many_connections\",\"message\":\"too many connections are open\"}";
+    Content-Type: application/json\r\nContent-Length: 93\r\n\r\n\
+    {\"code\":\"too_many_connections\",\"message\":\"too many connections are open\",\"retryAfterMs\":5000}";
 
 /// Takes connections from `listener` until the shutdown begins, then waits until the last of them has ended.
 pub async fn run(listener: TcpListener, doors: Doors) {

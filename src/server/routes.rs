@@ -6,7 +6,6 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
 use axum::{Json, Router};
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
@@ -38,6 +37,7 @@ fn described() -> OpenApiRouter<AppState> {
     .routes(routes!(ops::healthz))
     .routes(routes!(ops::readyz))
     .routes(routes!(ops::metrics))
+    .routes(routes!(description))
     .routes(routes!(page::index))
     .routes(routes!(page::room))
     .routes(routes!(page::asset))
@@ -49,12 +49,18 @@ pub fn openapi() -> OpenApi {
     described().split_for_parts().1
 }
 
+/// This description.
+#[utoipa::path(get, path = "/api/openapi.json", tag = "operations",
+    responses((status = 200, description = "OpenAPI 3.1, as JSON", body = Object)))]
+async fn description() -> Json<OpenApi> {
+    Json(openapi())
+}
+
 /// The routes.
 pub(super) fn router(doors: Doors, tasks: TaskTracker) -> Router {
     let (max_body, patience) = (doors.config.max_message, doors.config.request_timeout);
-    let (routes, description) = described().split_for_parts();
+    let (routes, _) = described().split_for_parts();
     routes
-        .route("/api/openapi.json", get(|| async { Json(description) }))
         .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing at this address") })
         .method_not_allowed_fallback(|| async {
             let message = "this address does not take this method";

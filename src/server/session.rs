@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, Error as ProtocolError};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 use tracing::debug;
 
@@ -185,6 +186,10 @@ impl Session {
         match message {
             Some(Ok(Message::Text(text))) => self.answer(&text).then_some(Some(CloseReason::SlowConsumer)),
             Some(Ok(Message::Binary(_))) => Some(Some(CloseReason::Binary)),
+            // The library gives this code for those that no endpoint may send, too.
+            Some(Ok(Message::Close(Some(close)))) if close.code == CloseCode::Protocol => {
+                Some(Some(CloseReason::Protocol))
+            }
             Some(Ok(Message::Close(_))) => Some(Some(CloseReason::Normal)),
             // The library has answered a ping already; a pong has done its work by coming.
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => None,

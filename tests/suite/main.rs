@@ -3,11 +3,13 @@
 
 mod contract;
 mod embedded;
+mod handshake;
 mod hostile;
 mod mongo;
 mod mongo_faults;
 mod protocol;
 mod redis_relay;
 mod resume;
+mod slow;
 mod smoke;
 mod support;

@@ -65,11 +65,12 @@ async fn who_comes_back_too_late_is_told_how_many_it_missed() {
     let folder = tempfile::tempdir().unwrap();
     let server = Start::in_folder(folder.path()).config(NO_LIMITS).config(SMALL_RING).run();
     let cursors = cursors(&server, 0..30).await;
-    say_all(&server, 30..70).await;
+    // A batch is dropped as a whole, and has at most 256.
+    say_all(&server, 30..400).await;
     for (number, cursor) in cursors {
-        let (missed, seen) = come_back(&server, &cursor, 69).await;
+        let (missed, seen) = come_back(&server, &cursor, 399).await;
         assert!(missed > 0 && seen.len() >= 20, "after {number}: {missed} {seen:?}");
-        assert_eq!(seen, (number + 1 + missed..70).collect::<Vec<_>>(), "after {number}");
+        assert_eq!(seen, (number + 1 + missed..400).collect::<Vec<_>>(), "after {number}");
     }
 }
 

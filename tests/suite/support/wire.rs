@@ -74,6 +74,17 @@ impl Wire {
         Self { stream, read: Vec::new() }
     }
 
+    /// Joins with the smallest of receive buffers, so that it is soon full.
+    pub async fn join_narrow(address: SocketAddr, room: &str) -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(2048).expect("it is not connected yet");
+        let mut wire = Self { stream: socket.connect(address).await.expect("the server listens"), read: Vec::new() };
+        wire.write(handshake(room).as_bytes()).await;
+        wire.head().await;
+        wire.frame().await.expect("the server says hello");
+        wire
+    }
+
     /// Opens a WebSocket and waits for the answer; the hello is still to come.
     pub async fn upgrade(address: SocketAddr, room: &str) -> Self {
         let mut wire = Self::connect(address).await;
