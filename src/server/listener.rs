@@ -15,7 +15,9 @@ use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use super::session::GONE;
 use super::{Doors, ops, routes};
+use crate::wire::CloseReason;
 
 /// Most bytes in the head of a request; hyper's smallest.
 const MAX_HEAD: usize = 8 * 1024 + 4096 * 100 / 4096;
@@ -27,6 +29,9 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConn
 
 /// Takes connections from `listener` until the shutdown begins, then waits until the last of them has ended.
 pub async fn run(listener: TcpListener, doors: Doors) {
+    for word in CloseReason::ALL.map(CloseReason::word).into_iter().chain([GONE]) {
+        drop(doors.metrics.sessions_ended.get_or_create(&[("code", word)]));
+    }
     let tasks = TaskTracker::new();
     tasks.spawn(ops::probe_always(doors.clone()));
     let places = Arc::new(Semaphore::new(doors.config.max_connections));

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::StatusCode;
+use axum::http::header::X_CONTENT_TYPE_OPTIONS;
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Json, Router};
@@ -67,6 +68,7 @@ pub(super) fn router(doors: Doors, tasks: TaskTracker) -> Router {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
         .layer(middleware::map_response(name_the_problem))
+        .layer(middleware::map_response(forbid_guessing))
         .layer(middleware::from_fn_with_state(patience, within))
         .layer(DefaultBodyLimit::max(max_body))
         .with_state(AppState { doors, tasks })
@@ -85,5 +87,11 @@ async fn name_the_problem(response: Response) -> Response {
     if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_big", "the body is too large").into_response();
     }
+    response
+}
+
+/// Whatever a comment says, no browser takes an answer for another kind than it is.
+async fn forbid_guessing(mut response: Response) -> Response {
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

@@ -40,6 +40,9 @@ const FLOOD_WINDOW_SECS: u32 = 10;
 /// Most acknowledgements of one connection that wait for the store. With more, the next send is answered `busy`.
 const MAX_WAITING_ACKS: usize = 4096;
 
+/// The word for an end without a close.
+pub(super) const GONE: &str = "gone";
+
 /// What a client said when it connected.
 #[derive(Debug)]
 pub(super) struct Opening {
@@ -77,7 +80,7 @@ pub(super) async fn run(doors: Doors, opening: Opening, connection: Connection) 
         Ok(mut session) => {
             let end = session.run().await;
             session.finish(&end).await;
-            end.map_or("gone", CloseReason::word)
+            end.map_or(GONE, CloseReason::word)
         }
         Err(word) => word,
     };
