@@ -11,12 +11,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::session::GONE;
-use super::{Doors, ops, routes};
+use super::{Doors, cut_at, ops, routes};
 use crate::wire::CloseReason;
 
 /// Most bytes in the head of a request; hyper's smallest.
@@ -92,9 +92,13 @@ async fn serve(doors: Doors, router: Router, stream: TcpStream, place: OwnedSema
     let mut connection = std::pin::pin!(connection);
     let outcome = tokio::select! {
         outcome = &mut connection => outcome,
-        _ = doors.shutdown.begun() => {
+        deadline = doors.shutdown.begun() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            // A request that is never finished must not hold up the end.
+            match timeout_at(cut_at(deadline), connection).await {
+                Ok(outcome) => outcome,
+                Err(_) => return debug!(%address, "connection cut at the end"),
+            }
         }
     };
     if let Err(error) = outcome {

@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 use tracing::debug;
 
-use super::Doors;
+use super::{Doors, cut_at};
 use super::duplex::Duplex;
 use crate::hub::{Entrance, Missed, acknowledged};
 use crate::model::{AckLevel, BatchEncoder as _, Cursor, Identity, Nonce, Posted, RoomId};
@@ -138,7 +138,7 @@ impl Session {
             tokio::select! {
                 biased; // what was promised to the client goes before what it wants, and both after a stop
                 deadline = &mut begun, if leave.is_none() => {
-                    leave = Some(Leave::new(self.doors.config.close_spread, deadline));
+                    leave = Some(Leave::new(self.doors.config.close_spread, cut_at(deadline)));
                 }
                 Some(ack) = self.acks.next(), if !self.acks.is_empty() => {
                     if !self.seat.send(ack) {
@@ -251,7 +251,9 @@ impl Session {
         let Some(reason) = end else { return };
         self.seat.viewer().leave();
         let _too_full_anyway = self.seat.send(close_frame(*reason));
+        let cut = self.doors.shutdown.deadline().map(cut_at);
         let deadline = Instant::now() + LINGER;
+        let deadline = cut.map_or(deadline, |cut| deadline.min(cut));
         while self.seat.viewer().progress().0 {
             let ready = timeout_at(deadline, self.stream.writable()).await;
             if !matches!(ready, Ok(Ok(()))) || self.seat.advance() == Flow::Gone {

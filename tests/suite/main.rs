@@ -2,6 +2,7 @@
 //! fetches what they need.
 
 mod contract;
+mod drain;
 mod embedded;
 mod handshake;
 mod hostile;
@@ -13,5 +14,6 @@ mod redis_relay;
 mod resume;
 mod slow;
 mod smoke;
+mod start;
 mod support;
 mod surface;
