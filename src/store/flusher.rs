@@ -8,7 +8,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{Instrument as _, error, info_span, warn};
 
-use super::aside::AsideFile;
+use super::aside::{AsideFile, SET_ASIDE_REASONS};
 use super::contract::{CommentStore, Record, StoreError, WriteReport};
 use super::queue::WriteQueue;
 use crate::metrics::Metrics;
@@ -49,6 +49,13 @@ impl Flusher {
         aside: AsideFile,
         metrics: Arc<Metrics>,
     ) -> Self {
+        // Each is shown from the start, so that a first increase can be told from a metric that is missing.
+        for reason in SET_ASIDE_REASONS {
+            drop(metrics.set_aside.get_or_create(&[("reason", reason)]));
+        }
+        for class in StoreError::CLASSES {
+            drop(metrics.flush_retries.get_or_create(&[("class", class)]));
+        }
         Self { config, queue, store, aside: Arc::new(aside), metrics }
     }
 

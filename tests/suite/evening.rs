@@ -87,8 +87,8 @@ async fn replay(file: PathBuf, address: SocketAddr) -> Report {
 /// Starts the server again where it was. The port may be held for a moment by a connection of another test.
 async fn restart(address: SocketAddr, data: &Path, flags: &[&str]) -> Server {
     until("the server starts again", async || {
-        let start = Start::in_folder(data).config(CONFIG).config(NO_LIMITS).args(flags).listen(address);
-        start.try_run().ok()
+        let listen = ["--listen", &address.to_string()];
+        Start::in_folder(data).config(CONFIG).config(NO_LIMITS).args(flags).args(&listen).try_run().ok()
     })
     .await
 }

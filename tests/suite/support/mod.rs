@@ -5,3 +5,4 @@ pub mod mongod;
 pub mod redis;
 pub mod server;
 pub mod viewer;
+pub mod wire;
