@@ -144,7 +144,8 @@ impl Bench {
     }
 
     async fn introduce(&self, args: &Args) {
-        let info = self.client.database("admin").run_command(doc! { "buildInfo": 1 }).await.expect("the server answers");
+        let info =
+            self.client.database("admin").run_command(doc! { "buildInfo": 1 }).await.expect("the server answers");
         let bytes: usize = self.documents.iter().map(|document| document.as_bytes().len()).sum();
         println!("{}", machine());
         println!("mongod {}, write concern majority", info.get_str("version").unwrap_or("of unknown version"));
