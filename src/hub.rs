@@ -21,11 +21,11 @@ use crate::admission::{Admission, Judged};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::model::{
-    AckLevel, BatchEncoder, Comment, Cursor, Draft, Identity, Position, Posted, Refusal, RoomId, Socket, TextLimits,
+    AckLevel, Comment, Cursor, Draft, Identity, Position, Posted, Refusal, RoomId, Socket, TextLimits,
     Timestamp,
 };
 use crate::relay::{Envelope, Relay, RelayError};
-use crate::room::{Begin, CutObserver, Joined, Published, Reach, Registry, Room, RoomConfig, TooManyRooms};
+use crate::room::{Begin, CutObserver, Joined, Published, Reach, Registry, Room, RoomConfig, Sender, Taste, TooManyRooms};
 use crate::store::{CommentStore, Ledger, PushError, StoreError, WriteQueue};
 use flight::Flights;
 use history::WindowKey;
@@ -167,6 +167,7 @@ impl Hub {
         }
         let Judged { text, style } = parts.admission.judge(who, draft)?;
         let now = parts.clock.now();
+        let sender = Sender { role: who.role, mark };
         let make = |ts: Timestamp, id| Comment {
             id,
             room: room.clone(),
@@ -177,7 +178,7 @@ impl Hub {
             style,
             expire_at: ts.plus(self.inner.config.retention),
         };
-        let published = rooms.with(room, |room| room.publish(now, mark, make, |posted| parts.queue.try_push(posted)));
+        let published = rooms.with(room, |room| room.publish(now, &sender, make, |posted| parts.queue.try_push(posted)));
         published.map_err(|full| self.no_room(full))?.map_err(|refused| self.not_kept(refused))
     }
 
@@ -223,7 +224,7 @@ impl Hub {
         &self,
         id: &RoomId,
         socket: Arc<dyn Socket>,
-        encoder: Arc<dyn BatchEncoder>,
+        taste: Taste,
         since: Option<Cursor>,
     ) -> Result<Entrance, Refusal> {
         let rooms = &self.inner.rooms;
@@ -233,7 +234,7 @@ impl Hub {
             None => (Begin::Newest, Missed::Exactly(0)),
             Some(cursor) => self.begin_after(&room, cursor).await,
         };
-        let join = |room: &Arc<Room>| room.join(Arc::clone(&socket), Arc::clone(&encoder), begin);
+        let join = |room: &Arc<Room>| room.join(Arc::clone(&socket), taste.clone(), begin);
         let mut joined = rooms.with(id, join).map_err(|full| self.no_room(full))?;
         let now = self.inner.parts.clock.now();
         joined.recent.retain(|posted| posted.comment.expire_at > now);

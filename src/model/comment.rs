@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 use super::cursor::Position;
+use super::identity::Role;
 use super::ids::{CommentId, Nonce, RoomId, Seq, Timestamp, UserId};
 use super::style::Style;
 use super::text::{Name, Text};
@@ -110,6 +111,7 @@ pub struct Posted {
     /// Its place in the room on this node.
     pub seq: Seq,
     is_local: bool,
+    sender: Role,
     state: AtomicU8,
     settled: Notify,
     overhang: Arc<AtomicUsize>,
@@ -120,7 +122,13 @@ impl Posted {
     /// their fate was known.
     #[must_use]
     pub fn pending(comment: Comment, seq: Seq, overhang: Arc<AtomicUsize>) -> Self {
-        Self { comment, seq, is_local: true, state: AtomicU8::new(PENDING), settled: Notify::new(), overhang }
+        Self { comment, seq, is_local: true, sender: Role::Viewer, state: AtomicU8::new(PENDING), settled: Notify::new(), overhang }
+    }
+
+    /// The same, as sent by somebody with this role; without it, by a viewer.
+    #[must_use]
+    pub fn sent_by(self, sender: Role) -> Self {
+        Self { sender, ..self }
     }
 
     /// A comment that is stored already: it came out of the store.
@@ -139,6 +147,12 @@ impl Posted {
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.is_local
+    }
+
+    /// Whether viewers who asked for fewer comments get it all the same, for the sake of who sent it.
+    #[must_use]
+    pub fn is_spared(&self) -> bool {
+        self.sender.is_spared()
     }
 
     /// Records the fate and wakes who waits for it. The first call counts; later ones change nothing.

@@ -8,14 +8,29 @@ use super::text::Name;
 pub enum Role {
     /// Watches and sends.
     Viewer,
+    /// Keeps order in the room.
+    Moderator,
+    /// Runs the room.
+    Host,
 }
 
 impl Role {
+    /// Whether its comments reach also those who asked for fewer.
+    #[must_use]
+    pub fn is_spared(self) -> bool {
+        match self {
+            Self::Viewer => false,
+            Self::Moderator | Self::Host => true,
+        }
+    }
+
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Viewer => "viewer",
+            Self::Moderator => "moderator",
+            Self::Host => "host",
         }
     }
 }

@@ -21,7 +21,7 @@ pub use cursor::{Cursor, CursorError, Position};
 pub(crate) use identity::tests::identity as test_identity;
 pub use identity::{Identity, Role};
 pub use ids::{CommentId, Epoch, IdError, Nonce, RoomId, Seq, Timestamp, UserId};
-pub use outward::{BatchEncoder, FORMATS, Format, Socket};
+pub use outward::{BatchEncoder, Format, FrameHead, Socket, Tier};
 pub use refusal::Refusal;
 pub use style::{Color, FontSize, Mode, Style, StyleError};
 pub use text::{Name, Text, TextError, TextLimits};

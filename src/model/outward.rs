@@ -8,14 +8,54 @@ use bytes::Bytes;
 use super::comment::Posted;
 use super::cursor::Cursor;
 
-/// How many wire formats a batch can keep its encoded bytes in.
-pub const FORMATS: usize = 1;
-
-/// Names a wire format, below [`FORMATS`]; a batch is encoded at most once for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Names a wire format; a batch is encoded at most once for each, whoever asks for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Format {
     /// JSON in text frames.
-    Json = 0,
+    #[default]
+    Json,
+    /// JSON compressed with zstd, in binary frames.
+    Zstd,
+    /// JSON compressed with Brotli, in binary frames.
+    Brotli,
+    /// JSON compressed with DEFLATE in a zlib wrapper, in binary frames.
+    Deflate,
+}
+
+impl Format {
+    /// Every format.
+    pub const ALL: [Self; 4] = [Self::Json, Self::Zstd, Self::Brotli, Self::Deflate];
+}
+
+/// The most comments a second that a viewer wants, from a few that viewers share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tier(u8);
+
+impl Tier {
+    /// The rates, in comments a second.
+    pub const RATES: [u32; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+
+    /// The tier for a viewer that asks for at most `rate` comments a second: the largest that is not more. `None` for 0.
+    #[must_use]
+    pub fn at_most(rate: u32) -> Option<Self> {
+        let tier = Self::RATES.iter().rposition(|own| *own <= rate)?;
+        u8::try_from(tier).ok().map(Self)
+    }
+
+    /// Its place in [`Tier::RATES`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+}
+
+/// What a frame of comments has besides them.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameHead {
+    /// Stands on the last comment of the stretch.
+    pub cursor: Cursor,
+    /// How many comments of the stretch were left out because the viewer asked for fewer; `None` when it takes all.
+    pub left_out: Option<u64>,
 }
 
 /// Turns what a room has for its viewers into bytes ready to send, framing included.
@@ -23,8 +63,8 @@ pub trait BatchEncoder: Send + Sync + 'static {
     /// The format that the bytes are in.
     fn format(&self) -> Format;
 
-    /// Encodes comments that follow each other; `cursor` stands on the last of them.
-    fn comments(&self, cursor: &Cursor, comments: &[Arc<Posted>]) -> Bytes;
+    /// Encodes comments in the order of the room.
+    fn comments(&self, head: &FrameHead, comments: &[&Arc<Posted>]) -> Bytes;
 
     /// Encodes the notice that `missed` comments can no longer be delivered.
     fn gap(&self, missed: u64) -> Bytes;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Room;
 use super::pace::Pace;
-use super::ring::Batch;
+use super::batch::Batch;
 use super::viewer::{Delivered, Viewer};
 use crate::model::{Posted, RoomId, Seq};
 

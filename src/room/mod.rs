@@ -4,6 +4,7 @@
 //! no wire format (it is handed encoders), no store (whether a comment can be kept is asked through a closure while the
 //! order is held), and no other node. Callers are the hub, and sessions for their own viewer.
 
+mod batch;
 mod fanout;
 mod nonces;
 mod pace;
@@ -11,6 +12,7 @@ mod registry;
 mod ring;
 #[cfg(test)]
 pub(crate) mod testing;
+mod thin;
 mod viewer;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,12 +25,13 @@ use tokio::time::Instant;
 
 pub use fanout::CutObserver;
 pub use registry::{Registry, TooManyRooms};
-pub use ring::{Batch, MAX_BATCH, Ring};
+pub use batch::{Batch, MAX_BATCH, Taste};
+pub use ring::Ring;
 pub use viewer::{Delivered, Flow, Viewer};
 
 use crate::metrics::Metrics;
 use crate::model::{
-    BatchEncoder, Comment, CommentId, Cursor, Epoch, Nonce, Position, Posted, RoomId, Seq, Socket, Timestamp, UserId,
+    Comment, CommentId, Cursor, Epoch, Nonce, Position, Posted, Role, RoomId, Seq, Socket, Timestamp, UserId,
 };
 use fanout::Audience;
 use nonces::Nonces;
@@ -52,6 +55,15 @@ pub struct RoomConfig {
 /// The room was dropped from memory between being found and being used; find it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retired;
+
+/// Who publishes, as far as the room looks at it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender<'a> {
+    /// Whose comments reach also those who asked for fewer.
+    pub role: Role,
+    /// By what a resent comment is known to be the same.
+    pub mark: Option<(&'a UserId, &'a Nonce)>,
+}
 
 /// What came of a publish.
 #[derive(Clone, Debug)]
@@ -204,7 +216,7 @@ impl Room {
     pub fn publish<E>(
         self: &Arc<Self>,
         now: Timestamp,
-        mark: Option<(&UserId, &Nonce)>,
+        sender: &Sender<'_>,
         make: impl FnOnce(Timestamp, CommentId) -> Comment,
         keep: impl FnOnce(Arc<Posted>) -> Result<(), E>,
     ) -> Result<Result<Published, E>, Retired> {
@@ -212,16 +224,17 @@ impl Room {
         if state.is_retired {
             return Err(Retired);
         }
-        if let Some(posted) = mark.and_then(|(uid, nonce)| state.nonces.find(uid, nonce)) {
+        if let Some(posted) = sender.mark.and_then(|(uid, nonce)| state.nonces.find(uid, nonce)) {
             return Ok(Ok(Published::Resent(posted)));
         }
         let (ts, id) = state.stamp(now, &self.ids);
-        let posted = Arc::new(Posted::pending(make(ts, id), state.ring.next(), Arc::clone(&self.overhang)));
+        let posted = Posted::pending(make(ts, id), state.ring.next(), Arc::clone(&self.overhang));
+        let posted = Arc::new(posted.sent_by(sender.role));
         if let Err(refused) = keep(Arc::clone(&posted)) {
             return Ok(Err(refused));
         }
         (state.last_ts, state.last_id, state.last_used) = (ts, id, Instant::now());
-        if let Some((uid, nonce)) = mark {
+        if let Some((uid, nonce)) = sender.mark {
             state.nonces.remember(uid, nonce, &posted);
         }
         state.ring.push(Arc::clone(&posted));
@@ -267,7 +280,7 @@ impl Room {
     pub fn join(
         self: &Arc<Self>,
         socket: Arc<dyn Socket>,
-        encoder: Arc<dyn BatchEncoder>,
+        taste: Taste,
         begin: Begin,
     ) -> Result<Joined, Retired> {
         let mut state = self.lock();
@@ -285,10 +298,13 @@ impl Room {
             _ => state.ring.cursor(),
         };
         let recent = if place.is_some() { Vec::new() } else { state.ring.latest(self.config.recent) };
+        if taste.tier.is_some() {
+            state.ring.thin();
+        }
         state.last_used = Instant::now();
         // Still under the room's lock, so that an empty room cannot be dropped in between.
         let next = place.unwrap_or_else(|| state.ring.cut_end());
-        let (seat, online) = Seat::take(self, Arc::new(Viewer::new(socket, encoder, next)));
+        let (seat, online) = Seat::take(self, Arc::new(Viewer::new(socket, taste, next)));
         drop(state);
         fanout::ensure_running(self);
         Ok(Joined { seat, cursor, recent, is_resumed: place.is_some(), online })
@@ -357,15 +373,6 @@ impl Room {
 
     fn batches_from(&self, from: Seq, limit: usize, into: &mut Vec<Arc<Batch>>) {
         self.lock().ring.batches_from(from, limit, into);
-    }
-
-    fn rest_of(&self, batch: &Batch, from: Seq, encoder: &dyn BatchEncoder) -> Bytes {
-        let skip = usize::try_from(from.since(batch.first())).unwrap_or(usize::MAX);
-        let rest = batch.comments().get(skip..).unwrap_or_default();
-        rest.last().map_or_else(Bytes::new, |last| {
-            let cursor = Cursor { epoch: self.epoch(), seq: last.seq, position: last.comment.position() };
-            encoder.comments(&cursor, rest)
-        })
     }
 
     fn count(&self, delivered: &Delivered) {

@@ -1,69 +1,17 @@
 //! The ring: a room's recent comments in order, cut into batches. Pure: no lock, no clock, no socket.
 //!
-//! Comments enter at the open end. A *cut* closes what has come since the last one into a [`Batch`], which is encoded at
-//! most once per wire format and shared by all viewers. Everything that reads the ring (live delivery, catch-up, the
+//! Comments enter at the open end. A *cut* closes what has come since the last one into a [`Batch`]. Everything that reads the ring (live delivery, catch-up, the
 //! 60-second query) reads the same batches from different places, and every cursor a client gets stands on a cut.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use bytes::Bytes;
-
-use crate::model::{BatchEncoder, Comment, Cursor, Epoch, FORMATS, Position, Posted, Seq, Timestamp};
-
-/// Most comments in a batch. It bounds a frame (256 comments of 300 bytes are 77 KB) and how far the ring overshoots its
-/// capacity, for a batch is dropped as a whole.
-pub const MAX_BATCH: usize = 256;
+use super::batch::{Batch, MAX_BATCH, cursor_at};
+use super::thin::Thinner;
+use crate::model::{Comment, Cursor, Epoch, Position, Posted, Seq, Timestamp};
 
 /// Where the numbering of a room begins: room below for what a later load from the store puts in front.
 const FIRST: Seq = Seq(1 << 32);
-
-/// Comments that followed each other within one window.
-#[derive(Debug)]
-pub struct Batch {
-    epoch: Epoch,
-    comments: Box<[Arc<Posted>]>,
-    frames: [OnceLock<Bytes>; FORMATS],
-}
-
-impl Batch {
-    fn new(epoch: Epoch, comments: Vec<Arc<Posted>>) -> Self {
-        debug_assert!(!comments.is_empty());
-        Self { epoch, comments: comments.into(), frames: Default::default() }
-    }
-
-    /// The comments, oldest first; at least one.
-    #[must_use]
-    pub fn comments(&self) -> &[Arc<Posted>] {
-        &self.comments
-    }
-
-    /// The place of the first comment.
-    #[must_use]
-    pub fn first(&self) -> Seq {
-        self.comments.first().map(|posted| posted.seq).unwrap_or_default()
-    }
-
-    /// The place after the last comment.
-    #[must_use]
-    pub fn end(&self) -> Seq {
-        self.first().plus(self.comments.len())
-    }
-
-    /// The ready-to-send bytes in the encoder's format, encoded by whoever asks first.
-    pub fn frame(&self, encoder: &dyn BatchEncoder) -> &Bytes {
-        let encode = || match cursor_at(self.epoch, self.comments.last()) {
-            Some(cursor) => encoder.comments(&cursor, &self.comments),
-            None => Bytes::new(),
-        };
-        #[expect(clippy::indexing_slicing, reason = "every Format is below FORMATS, the array's length")]
-        self.frames[encoder.format() as usize].get_or_init(encode)
-    }
-}
-
-fn cursor_at(epoch: Epoch, posted: Option<&Arc<Posted>>) -> Option<Cursor> {
-    posted.map(|posted| Cursor { epoch, seq: posted.seq, position: posted.comment.position() })
-}
 
 /// A room's recent comments.
 #[derive(Debug)]
@@ -80,6 +28,8 @@ pub struct Ring {
     whole_from: Timestamp,
     /// Whether comments from the store may still be put in front.
     may_prepend: bool,
+    /// Settles what viewers get who ask for fewer; none while there are none.
+    thinner: Option<Box<Thinner>>,
 }
 
 impl Ring {
@@ -95,6 +45,7 @@ impl Ring {
             next: FIRST,
             whole_from: now,
             may_prepend: true,
+            thinner: None,
         }
     }
 
@@ -158,8 +109,15 @@ impl Ring {
     /// Closes what has come since the last cut into a batch.
     pub fn cut(&mut self) {
         if !self.open.is_empty() {
-            self.batches.push_back(Arc::new(Batch::new(self.epoch, std::mem::take(&mut self.open))));
+            let comments = std::mem::take(&mut self.open);
+            let shares = self.thinner.as_mut().map(|thinner| Box::new(thinner.cut(&comments)));
+            self.batches.push_back(Arc::new(Batch::new(self.epoch, comments, shares)));
         }
+    }
+
+    /// Settles from the next cut on what viewers get who ask for fewer comments.
+    pub fn thin(&mut self) {
+        self.thinner.get_or_insert_default();
     }
 
     /// The place of the oldest comment still here; [`Ring::next`] when there is none.
@@ -262,7 +220,7 @@ impl Ring {
         let posted: Vec<_> = posted.collect();
         self.len += posted.len();
         for chunk in posted.rchunks(MAX_BATCH) {
-            self.batches.push_front(Arc::new(Batch::new(self.epoch, chunk.to_vec())));
+            self.batches.push_front(Arc::new(Batch::new(self.epoch, chunk.to_vec(), None)));
         }
         true
     }

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::Room;
-use super::ring::Batch;
-use crate::model::{BatchEncoder, Seq, Socket};
+use super::batch::{Batch, Taste};
+use crate::model::{Seq, Socket};
 
 /// Most parts of one vectored write; also how many batches a catch-up takes out of the ring at a time.
 const PARTS: usize = 16;
@@ -55,7 +55,7 @@ impl Delivered {
 /// One viewer of one room. Shared by the room and the viewer's session.
 pub struct Viewer {
     socket: Arc<dyn Socket>,
-    encoder: Arc<dyn BatchEncoder>,
+    taste: Taste,
     outgoing: Mutex<Outgoing>,
     blocked: Notify,
 }
@@ -95,7 +95,7 @@ enum Phase {
 
 impl Viewer {
     /// A viewer that has had everything before `next`; comments wait until [`Viewer::open`].
-    pub(super) fn new(socket: Arc<dyn Socket>, encoder: Arc<dyn BatchEncoder>, next: Seq) -> Self {
+    pub(super) fn new(socket: Arc<dyn Socket>, taste: Taste, next: Seq) -> Self {
         let outgoing = Outgoing {
             phase: Phase::Held,
             next,
@@ -106,7 +106,7 @@ impl Viewer {
             is_blocked: false,
             written: 0,
         };
-        Self { socket, encoder, outgoing: Mutex::new(outgoing), blocked: Notify::new() }
+        Self { socket, taste, outgoing: Mutex::new(outgoing), blocked: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Outgoing> {
@@ -234,12 +234,12 @@ impl Viewer {
                 let missed = first.first().since(out.next);
                 delivered.missed += missed;
                 out.next = first.first();
-                out.push_own(self.encoder.gap(missed));
+                out.push_own(self.taste.encoder.gap(missed));
                 continue;
             }
             if out.next > first.first() {
                 // It joined in the middle of this batch, as only a resume by position can: the rest is its own frame.
-                out.push_own(room.rest_of(first, out.next, &*self.encoder));
+                out.push_own(first.rest(out.next, &self.taste));
                 delivered.frames += 1;
                 delivered.comments += first.end().since(out.next);
                 out.next = first.end();
@@ -278,7 +278,7 @@ impl Viewer {
         let run = run.get(..PARTS.min(run.len())).unwrap_or_default();
         let mut parts = [IoSlice::new(&[]); PARTS];
         for (part, batch) in parts.iter_mut().zip(run) {
-            *part = IoSlice::new(batch.frame(&*self.encoder));
+            *part = IoSlice::new(batch.frame(&self.taste));
         }
         let mut written = match self.socket.try_write_vectored(parts.get(..run.len()).unwrap_or_default()) {
             Ok(0) => return ControlFlow::Break(Flow::Gone),
@@ -292,10 +292,10 @@ impl Viewer {
             if written == 0 {
                 return ControlFlow::Break(Flow::Blocked);
             }
-            let frame = batch.frame(&*self.encoder);
+            let frame = batch.frame(&self.taste);
             out.next = batch.end();
             delivered.frames += 1;
-            delivered.comments += batch.comments().len() as u64;
+            delivered.comments += batch.count_for(&self.taste);
             if written < frame.len() {
                 // The rest of this frame must go before anything else: it is the viewer's own from here on.
                 out.push_own(frame.clone());

@@ -18,9 +18,29 @@ pub fn text_frame(payload: &[u8]) -> Bytes {
     finish_text(frame)
 }
 
+/// Frames bytes.
+#[must_use]
+pub(super) fn binary_frame(payload: &[u8]) -> Bytes {
+    let mut frame = Vec::with_capacity(HEADER + payload.len());
+    frame.resize(HEADER, 0);
+    frame.extend_from_slice(payload);
+    finish(BINARY, frame)
+}
+
 /// Frames a text that was written behind [`HEADER`] free bytes.
-pub(super) fn finish_text(mut frame: Vec<u8>) -> Bytes {
-    let (header, length) = header(0x81, frame.len() - HEADER);
+pub(super) fn finish_text(frame: Vec<u8>) -> Bytes {
+    finish(TEXT, frame)
+}
+
+/// The first byte of a whole text frame.
+const TEXT: u8 = 0x81;
+
+/// The first byte of a whole binary frame.
+const BINARY: u8 = 0x82;
+
+/// Puts the header in front of a payload that was written behind [`HEADER`] free bytes.
+fn finish(kind: u8, mut frame: Vec<u8>) -> Bytes {
+    let (header, length) = header(kind, frame.len() - HEADER);
     let start = HEADER - length;
     if let (Some(to), Some(from)) = (frame.get_mut(start..HEADER), header.get(..length)) {
         to.copy_from_slice(from);

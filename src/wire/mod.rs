@@ -4,6 +4,7 @@
 
 mod client;
 mod close;
+mod compress;
 mod fragments;
 mod frame;
 mod json;
@@ -11,6 +12,7 @@ mod server;
 
 pub use client::{ClientFrame, FrameError};
 pub use close::{CloseReason, Reconnect};
+pub use compress::{CompressedEncoder, Compression};
 pub use fragments::{FragmentMeter, TooManyFragments};
 pub use frame::{PING, close_frame, text_frame};
 pub use json::{CommentView, ErrorView};

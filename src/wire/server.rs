@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::close::CloseReason;
 use super::frame::{HEADER, finish_text};
 use super::json::{CommentView, ErrorView};
-use crate::model::{AckLevel, BatchEncoder, Comment, CommentId, Cursor, Format, Identity, Nonce, Posted, RoomId};
+use crate::model::{AckLevel, BatchEncoder, Comment, CommentId, Cursor, Format, FrameHead, Identity, Nonce, Posted, RoomId};
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
@@ -27,6 +27,8 @@ enum ServerFrame<'a> {
     },
     Comments {
         cursor: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        left_out: Option<u64>,
         comments: Vec<CommentView<'a>>,
     },
     Ack {
@@ -80,10 +82,31 @@ pub struct Limits {
 
 impl ServerFrame<'_> {
     fn to_bytes(&self) -> Bytes {
+        self.to_json().into_frame()
+    }
+
+    fn to_json(&self) -> Json {
         let mut frame = Vec::with_capacity(256);
         frame.resize(HEADER, 0);
         serde_json::to_writer(&mut frame, self).expect("the frame has no map with other keys than strings");
-        finish_text(frame)
+        Json(frame)
+    }
+}
+
+/// JSON behind room for a frame's header.
+pub(super) struct Json(Vec<u8>);
+
+impl Json {
+    pub(super) fn payload(&self) -> &[u8] {
+        self.0.get(HEADER..).unwrap_or_default()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.payload().len()
+    }
+
+    pub(super) fn into_frame(self) -> Bytes {
+        finish_text(self.0)
     }
 }
 
@@ -128,8 +151,19 @@ impl Hello<'_> {
     }
 }
 
-fn views(comments: &[Arc<Posted>]) -> Vec<CommentView<'_>> {
-    comments.iter().map(|posted| CommentView::from(&posted.comment as &Comment)).collect()
+fn views<'a>(comments: impl IntoIterator<Item = &'a Arc<Posted>>) -> Vec<CommentView<'a>> {
+    comments.into_iter().map(|posted| CommentView::from(&posted.comment as &Comment)).collect()
+}
+
+/// The frame of comments, not framed yet.
+pub(super) fn comments_json(head: &FrameHead, comments: &[&Arc<Posted>]) -> Json {
+    let (cursor, comments) = (head.cursor.to_text(), views(comments.iter().copied()));
+    ServerFrame::Comments { cursor, left_out: head.left_out, comments }.to_json()
+}
+
+/// The frame that tells how many comments can no longer be delivered.
+pub(super) fn gap_json(missed: u64) -> Bytes {
+    ServerFrame::Gap { missed, exact: true }.to_bytes()
 }
 
 /// Encodes for viewers that read JSON in text frames.
@@ -141,12 +175,12 @@ impl BatchEncoder for JsonEncoder {
         Format::Json
     }
 
-    fn comments(&self, cursor: &Cursor, comments: &[Arc<Posted>]) -> Bytes {
-        ServerFrame::Comments { cursor: cursor.to_text(), comments: views(comments) }.to_bytes()
+    fn comments(&self, head: &FrameHead, comments: &[&Arc<Posted>]) -> Bytes {
+        comments_json(head, comments).into_frame()
     }
 
     fn gap(&self, missed: u64) -> Bytes {
-        ServerFrame::Gap { missed, exact: true }.to_bytes()
+        gap_json(missed)
     }
 }
 
@@ -214,9 +248,11 @@ mod tests {
     fn frames_have_the_names_of_the_protocol() {
         let posted = posted();
         let cursor = Cursor::at(posted.comment.position());
-        let comments = JsonEncoder.comments(&cursor, std::slice::from_ref(&posted));
+        let comments = JsonEncoder.comments(&FrameHead { cursor, left_out: None }, &[&posted]);
         let expected = json!({"type": "comments", "cursor": cursor.to_text(), "comments": [comment_json(&posted)]});
         assert_eq!(parsed(&comments), expected);
+        let thinned = JsonEncoder.comments(&FrameHead { cursor, left_out: Some(7) }, &[&posted]);
+        assert_eq!(parsed(&thinned)["leftOut"], 7);
         assert_eq!(parsed(&JsonEncoder.gap(123)), json!({"type": "gap", "missed": 123}));
         assert_eq!(parsed(&gap_unknown()), json!({"type": "gap", "missed": 0, "exact": false}));
         assert_eq!(parsed(&pong()), json!({"type": "pong"}));
