@@ -176,6 +176,7 @@ impl Twin {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
     fn the_ring_is_the_newest_part_of_all_comments(
         capacity in prop_oneof![0usize..12, 200usize..600],

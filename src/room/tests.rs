@@ -249,7 +249,7 @@ async fn no_comment_is_lost_as_the_last_leaves_and_the_first_joins() {
             }
         }
     });
-    for _ in 0..300 {
+    for _ in 0..100 {
         let socket = FakeSocket::open();
         let joined = registry.with(&room_id(), |room| {
             room.join(Arc::clone(&socket) as Arc<dyn Socket>, Arc::new(PlainEncoder::default()), Begin::Newest)
