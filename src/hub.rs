@@ -6,6 +6,8 @@
 mod flight;
 mod history;
 mod housekeeping;
+#[cfg(test)]
+mod testing;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -61,7 +63,7 @@ pub struct HubParts {
 
 /// What is asked of the store once for all who ask the same at the same time.
 type Windows = Flights<WindowKey, history::Base>;
-type Pages = Flights<(RoomId, Position, usize), Result<Arc<crate::store::Page>, HistoryError>>;
+type Pages = Flights<(RoomId, Position, usize), Result<Arc<history::PageBase>, HistoryError>>;
 
 /// The hub. Clones share it.
 #[derive(Clone)]
@@ -226,19 +228,20 @@ impl Hub {
         encoder: Arc<dyn BatchEncoder>,
         since: Option<Cursor>,
     ) -> Result<Entrance, Refusal> {
-        let rooms = &self.inner.rooms;
-        let room = rooms.get_or_make(id).map_err(|full| self.no_room(full))?;
-        self.warm(&room).await;
-        let (begin, missed) = match since {
-            None => (Begin::Newest, Missed::Exactly(0)),
-            Some(cursor) => self.begin_after(&room, cursor).await,
-        };
-        let join = |room: &Arc<Room>| room.join(Arc::clone(&socket), Arc::clone(&encoder), begin);
-        let mut joined = rooms.with(id, join).map_err(|full| self.no_room(full))?;
-        let now = self.inner.parts.clock.now();
-        joined.recent.retain(|posted| posted.comment.expire_at > now);
-        self.tell_occupied(id);
-        Ok(Entrance { joined, missed })
+        loop {
+            let room = self.inner.rooms.get_or_make(id).map_err(|full| self.no_room(full))?;
+            self.warm(&room).await;
+            let (begin, missed) = match since {
+                None => (Begin::Newest, Missed::Exactly(0)),
+                Some(cursor) => self.begin_after(&room, cursor).await,
+            };
+            // A room that was dropped during these waits is made anew, and then has to be warmed anew.
+            let Ok(mut joined) = room.join(Arc::clone(&socket), Arc::clone(&encoder), begin) else { continue };
+            let now = self.inner.parts.clock.now();
+            joined.recent.retain(|posted| posted.comment.expire_at > now);
+            self.tell_occupied(id);
+            return Ok(Entrance { joined, missed });
+        }
     }
 
     /// Tells the relay of a room that has viewers from now on.
@@ -269,35 +272,52 @@ impl Hub {
         let Reach::Before { start, oldest } = room.reach(&cursor) else {
             return (Begin::After(cursor), Missed::Exactly(0));
         };
+        if self.is_cold() {
+            return (Begin::From(start), Missed::Unknown);
+        }
         let before = oldest.unwrap_or(Position::END);
         let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.position, before, MOST_COUNTED));
         let missed = match counted.await {
             Ok(count) => Missed::Exactly(count),
-            Err(_) => Missed::Unknown,
+            Err(error) => {
+                self.turn_cold(&error);
+                Missed::Unknown
+            }
         };
         (Begin::From(start), missed)
     }
 
     /// Puts what the store has of the room in front of its ring, once. A store that does not answer is done without.
     async fn warm(&self, room: &Room) {
-        if room.warmed.initialized()
-            || self.inner.parts.clock.now().millis() < self.inner.cold_until.load(Ordering::Relaxed)
-        {
+        if room.warmed.initialized() || self.is_cold() {
             return;
         }
         let load = || async {
+            // Who waited here for another's attempt that failed does not make one of its own.
+            if self.is_cold() {
+                return Err(None);
+            }
             let capacity = self.inner.config.room.ring;
             let load = self.inner.parts.store.load_recent(room.id(), Timestamp::MIN, capacity);
             let mut page = self.read(load).await?;
             page.comments.reverse();
             room.prepend(page.comments, !page.has_more);
-            Ok::<_, StoreError>(())
+            Ok::<_, Option<StoreError>>(())
         };
-        if let Err(error) = room.warmed.get_or_try_init(load).await {
-            let until = self.inner.parts.clock.now().plus(COLD);
-            self.inner.cold_until.store(until.millis(), Ordering::Relaxed);
-            warn!(%error, "cannot load a room's comments from the store; viewers start without");
+        if let Err(Some(error)) = room.warmed.get_or_try_init(load).await {
+            self.turn_cold(&error);
         }
+    }
+
+    /// Whether joins do without the store for now.
+    fn is_cold(&self) -> bool {
+        self.inner.parts.clock.now().millis() < self.inner.cold_until.load(Ordering::Relaxed)
+    }
+
+    fn turn_cold(&self, error: &StoreError) {
+        let until = self.inner.parts.clock.now().plus(COLD);
+        self.inner.cold_until.store(until.millis(), Ordering::Relaxed);
+        warn!(%error, "cannot read a room's comments from the store; viewers start without");
     }
 
     /// Waits for a read of the store, for the configured patience.

@@ -88,7 +88,8 @@ impl Ring {
     pub fn new(epoch: Epoch, capacity: usize, now: Timestamp) -> Self {
         Self {
             epoch,
-            capacity,
+            // With none at all a batch would be gone before a viewer could have it.
+            capacity: capacity.max(1),
             batches: VecDeque::new(),
             open: Vec::new(),
             len: 0,
@@ -108,12 +109,6 @@ impl Ring {
     #[must_use]
     pub fn next(&self) -> Seq {
         self.next
-    }
-
-    /// Comments in the ring.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
     }
 
     /// Whether comments wait for a cut.

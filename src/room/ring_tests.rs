@@ -126,7 +126,7 @@ impl Twin {
     }
 
     fn batches_from(&self, from: prop::sample::Index, limit: usize) {
-        let from = Seq(self.ring.start().0 + from.index(self.ring.len() + 1) as u64);
+        let from = Seq(self.ring.start().0 + from.index(self.ring.len + 1) as u64);
         let mut batches = Vec::new();
         self.ring.batches_from(from, limit, &mut batches);
         assert!(batches.len() <= limit);
@@ -143,17 +143,17 @@ impl Twin {
         let cut = self.all[..self.all.len() - self.ring.open.len()].iter().map(|comment| comment.id);
         let latest: Vec<_> = self.ring.latest(limit).iter().map(|posted| posted.comment.id).collect();
         assert!(cut.collect::<Vec<_>>().ends_with(&latest));
-        assert_eq!(latest.len(), limit.min(self.ring.len() - self.ring.open.len()));
+        assert_eq!(latest.len(), limit.min(self.ring.len - self.ring.open.len()));
     }
 
     fn check(&self) {
         let ring = &self.ring;
         let here: Vec<_> = ring.iter().cloned().collect();
-        assert_eq!(here.len(), ring.len());
-        assert!(ring.len() < self.capacity.max(1) + MAX_BATCH);
-        assert!(ring.len() >= self.pushed.len().min(self.capacity), "nothing was dropped without need");
+        assert_eq!(here.len(), ring.len);
+        assert!(ring.len < self.capacity.max(1) + MAX_BATCH);
+        assert!(ring.len >= self.pushed.len().min(self.capacity), "nothing was dropped without need");
         assert!(here.iter().enumerate().all(|(i, posted)| posted.seq == ring.start().plus(i)), "there is a hole");
-        assert_eq!(ring.start().plus(ring.len()), ring.next());
+        assert_eq!(ring.start().plus(ring.len), ring.next());
         assert_eq!(ring.cut_end().plus(ring.open.len()), ring.next());
         let ids: Vec<_> = here.iter().map(|posted| posted.comment.id).collect();
         assert!(self.all.iter().map(|comment| comment.id).collect::<Vec<_>>().ends_with(&ids), "doubled or lost");
@@ -176,6 +176,7 @@ impl Twin {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
     fn the_ring_is_the_newest_part_of_all_comments(
         capacity in prop_oneof![0usize..12, 200usize..600],

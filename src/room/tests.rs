@@ -108,28 +108,30 @@ fn a_comment_that_is_resent_is_one_comment() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_joins_while_others_publish_has_no_gap_and_no_double() {
     let room = room();
-    let is_over = Arc::new(AtomicBool::new(false));
+    let (due, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let publishers: Vec<_> = (0..2)
         .map(|_| {
-            let (room, is_over) = (Arc::clone(&room), Arc::clone(&is_over));
+            let (room, due, is_over) = (Arc::clone(&room), Arc::clone(&due), Arc::clone(&is_over));
             thread::spawn(move || {
-                let mut n = 0;
-                while n < 400 || !is_over.load(Ordering::Acquire) {
-                    if all(&room).len() < 900 {
+                while !is_over.load(Ordering::Acquire) {
+                    if due.fetch_update(Ordering::AcqRel, Ordering::Acquire, |due| due.checked_sub(1)).is_ok() {
                         say(&room, BEGUN);
                     }
-                    n += 1;
                 }
             })
         })
         .collect();
     let mut viewers = Vec::new();
     for _ in 0..100 {
+        // So many are published while this viewer joins.
+        due.fetch_add(9, Ordering::AcqRel);
         let socket = FakeSocket::open();
         let joined = enter(&room, &socket, Begin::Newest);
         joined.seat.open();
         viewers.push((joined, socket));
-        tokio::task::yield_now().await;
+        while due.load(Ordering::Acquire) > 4 {
+            tokio::task::yield_now().await;
+        }
     }
     is_over.store(true, Ordering::Release);
     publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
@@ -247,7 +249,7 @@ async fn no_comment_is_lost_as_the_last_leaves_and_the_first_joins() {
             }
         }
     });
-    for _ in 0..300 {
+    for _ in 0..100 {
         let socket = FakeSocket::open();
         let joined = registry.with(&room_id(), |room| {
             room.join(Arc::clone(&socket) as Arc<dyn Socket>, Arc::new(PlainEncoder::default()), Begin::Newest)
