@@ -226,15 +226,19 @@ impl Hub {
         encoder: Arc<dyn BatchEncoder>,
         since: Option<Cursor>,
     ) -> Result<Entrance, Refusal> {
-        let rooms = &self.inner.rooms;
-        let room = rooms.get_or_make(id).map_err(|full| self.no_room(full))?;
-        self.warm(&room).await;
-        let (begin, missed) = match since {
-            None => (Begin::Newest, Missed::Exactly(0)),
-            Some(cursor) => self.begin_after(&room, cursor).await,
+        let (mut joined, missed) = loop {
+            let room = self.inner.rooms.get_or_make(id).map_err(|full| self.no_room(full))?;
+            self.warm(&room).await;
+            let (begin, missed) = match since {
+                None => (Begin::Newest, Missed::Exactly(0)),
+                Some(cursor) => self.begin_after(&room, cursor).await,
+            };
+            // A room that was dropped meanwhile is found anew from the start: the next one is cold, and what was found
+            // out about this one's ring says nothing of it.
+            if let Ok(joined) = room.join(Arc::clone(&socket), Arc::clone(&encoder), begin) {
+                break (joined, missed);
+            }
         };
-        let join = |room: &Arc<Room>| room.join(Arc::clone(&socket), Arc::clone(&encoder), begin);
-        let mut joined = rooms.with(id, join).map_err(|full| self.no_room(full))?;
         let now = self.inner.parts.clock.now();
         joined.recent.retain(|posted| posted.comment.expire_at > now);
         self.tell_occupied(id);

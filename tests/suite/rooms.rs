@@ -11,9 +11,9 @@ use bytes::Bytes;
 use danmakud::admission::{Admission, AdmissionConfig};
 use danmakud::auth::{Credentials, identify};
 use danmakud::clock::Clock;
-use danmakud::hub::{Housekeeper, Hub, HubConfig, HubParts};
+use danmakud::hub::{Housekeeper, Hub, HubConfig, HubParts, Missed};
 use danmakud::metrics::Metrics;
-use danmakud::model::{Comment, Draft, Identity, Position, RoomId, Socket, TextLimits, Timestamp};
+use danmakud::model::{Comment, Cursor, Draft, Identity, Position, RoomId, Socket, TextLimits, Timestamp};
 use danmakud::relay::Loopback;
 use danmakud::room::RoomConfig;
 use danmakud::store::{
@@ -167,8 +167,13 @@ impl Socket for Screen {
 impl Screen {
     /// The texts of all comments so far.
     fn texts(&self) -> Vec<String> {
+        self.frames().iter().flat_map(|frame| texts_of(&frame["comments"])).collect()
+    }
+
+    /// All frames with comments so far; fails when one tells of a gap.
+    fn frames(&self) -> Vec<Value> {
         let bytes = self.bytes.lock().unwrap();
-        let (mut rest, mut texts) = (bytes.as_slice(), Vec::new());
+        let (mut rest, mut frames) = (bytes.as_slice(), Vec::new());
         while let [_, second, body @ ..] = rest {
             let (length, body) = match second {
                 126 => (usize::from(u16::from_be_bytes([body[0], body[1]])), &body[2..]),
@@ -178,11 +183,11 @@ impl Screen {
             let frame: Value = serde_json::from_slice(&body[..length]).unwrap();
             assert_ne!(frame["type"], "gap", "{frame}");
             if frame["type"] == "comments" {
-                texts.extend(texts_of(&frame["comments"]));
+                frames.push(frame);
             }
             rest = &body[length..];
         }
-        texts
+        frames
     }
 }
 
@@ -279,6 +284,58 @@ async fn nothing_is_lost_or_doubled_as_the_last_leaves_and_the_first_joins() {
     kept.sort();
     said.sort();
     assert!(kept == said, "{} kept of {}", kept.len(), said.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_back_gets_exactly_what_it_missed_however_often_the_room_was_over() {
+    let house = Arc::new(House::new());
+    let sweeping = house.sweep();
+    let room = RoomId::parse("a").unwrap();
+    let ends = Instant::now() + Duration::from_secs(3);
+    let talking = async {
+        let (who, mut count) = (guest(), 0);
+        while Instant::now() < ends {
+            house.say(&who, &room, &count.to_string());
+            count += 1;
+            tokio::time::sleep(Duration::from_micros(fastrand::u64(..12_000))).await;
+        }
+        count
+    };
+    let mut visitors = tokio::task::JoinSet::new();
+    for _ in 0..2 {
+        let (house, room) = (Arc::clone(&house), room.clone());
+        visitors.spawn(async move {
+            let (mut since, mut next, mut visits) = (None, 0_usize, 0);
+            while Instant::now() < ends {
+                let screen = Arc::new(Screen::default());
+                let socket = Arc::clone(&screen) as Arc<dyn Socket>;
+                let entrance = house.hub.join(&room, socket, Arc::new(JsonEncoder), since).await.unwrap();
+                assert_eq!(entrance.missed, Missed::Exactly(0), "the ring has room for all of it");
+                entrance.joined.seat.open();
+                let _may_be_quiet = timeout(Duration::from_micros(fastrand::u64(..4000)), screen.news.notified()).await;
+                let recent = entrance.joined.recent.iter().map(|posted| posted.comment.text.as_str().to_owned());
+                let cursor = entrance.joined.cursor;
+                drop(entrance.joined.seat);
+                // A tick that is under way may still write: what counts is what is there now.
+                let frames = screen.frames();
+                for text in recent.chain(frames.iter().flat_map(|frame| texts_of(&frame["comments"]))) {
+                    let number: usize = text.parse().unwrap();
+                    assert!(since.is_none() || number == next, "{number} came where {next} was due");
+                    next = number + 1;
+                }
+                let newest = frames.last().map(|frame| Cursor::parse(frame["cursor"].as_str().unwrap()).unwrap());
+                since = Some(newest.unwrap_or(cursor));
+                visits += 1;
+                tokio::time::sleep(Duration::from_micros(fastrand::u64(..8000))).await;
+            }
+            visits
+        });
+    }
+    let count = talking.await;
+    let visits: usize = visitors.join_all().await.into_iter().sum();
+    sweeping.abort();
+    let evicted = house.metrics.rooms_evicted.get();
+    assert!(count > 100 && visits > 100 && evicted > 20, "{count} {visits} {evicted}");
 }
 
 #[tokio::test]
