@@ -18,8 +18,8 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 use tracing::debug;
 
-use super::{Doors, cut_at};
 use super::duplex::Duplex;
+use super::{Doors, cut_at};
 use crate::hub::{Entrance, Missed, acknowledged};
 use crate::model::{AckLevel, BatchEncoder as _, Cursor, Identity, Nonce, Posted, RoomId};
 use crate::room::{Flow, Joined, Seat};

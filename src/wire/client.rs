@@ -184,7 +184,9 @@ mod tests {
 
     #[test]
     fn a_bad_frame_is_answered_under_its_nonce() {
-        for frame in [r#"{"type":"send","nonce":"n7","text":5}"#, r#"{"type":"shout","nonce":"n7"}"#, r#"{"nonce":"n7"}"#] {
+        for frame in
+            [r#"{"type":"send","nonce":"n7","text":5}"#, r#"{"type":"shout","nonce":"n7"}"#, r#"{"nonce":"n7"}"#]
+        {
             let error = ClientFrame::parse(frame).unwrap_err();
             assert_eq!(error.nonce().map(Nonce::as_str), Some("n7"), "{frame}");
         }

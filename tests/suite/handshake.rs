@@ -50,12 +50,8 @@ async fn who_is_slow_with_the_handshake_is_let_go() {
         }
         unreachable!("the bytes come round for ever")
     };
-    let (silent, half, second, _) = tokio::join!(
-        silent.ends_within(patience),
-        half.ends_within(patience),
-        second.ends_within(patience),
-        trickle
-    );
+    let (silent, half, second, _) =
+        tokio::join!(silent.ends_within(patience), half.ends_within(patience), second.ends_within(patience), trickle);
     assert_eq!((silent, half, second), (true, true, true));
     server.is_well().await;
 }
@@ -89,7 +85,10 @@ async fn what_is_not_http_is_answered_or_cut_and_harms_nobody() {
         ("a bad version", b"GET / HTTP/9.9\r\n\r\n"),
         ("a header without a name", b"GET / HTTP/1.1\r\n: x\r\n\r\n"),
         ("a NUL in a header", b"GET / HTTP/1.1\r\nHost: a\0b\r\n\r\n"),
-        ("two lengths", b"POST /api/rooms/r1/comments HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
+        (
+            "two lengths",
+            b"POST /api/rooms/r1/comments HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        ),
     ];
     for (what, bytes) in table {
         let answer = raw(server.address, bytes).await;

@@ -137,9 +137,7 @@ async fn a_forged_cursor_harms_nobody() {
                     let text = format!("{place}{new}");
                     viewer.say(&text, &text, "accepted").await;
                     // Whatever it was told to have missed, it gets what comes from now on.
-                    viewer
-                        .until(|f| f["type"] == "comments" && texts_of(&f["comments"]).last() == Some(&text))
-                        .await;
+                    viewer.until(|f| f["type"] == "comments" && texts_of(&f["comments"]).last() == Some(&text)).await;
                 }
                 Err(Error::Http(answer)) => assert_eq!(answer.status(), 400, "{forged}"),
                 Err(error) => panic!("{forged}: {error}"),

@@ -42,7 +42,8 @@ async fn check_says_whether_the_configuration_is_right() {
 
 #[tokio::test]
 async fn a_wrong_command_line_is_told_from_a_request_for_help() {
-    for args in [&["--nonsense"][..], &["nonsense"], &["check", "--nonsense"], &["--listen"], &["health", "--listen", "x"]]
+    for args in
+        [&["--nonsense"][..], &["nonsense"], &["check", "--nonsense"], &["--listen"], &["health", "--listen", "x"]]
     {
         let end = run(args).await;
         assert_eq!((end.code, end.stdout.as_str()), (Some(64), ""), "{args:?}: {end:?}");
