@@ -111,12 +111,6 @@ impl Ring {
         self.next
     }
 
-    /// Whether comments wait for a cut.
-    #[must_use]
-    pub fn is_cut(&self) -> bool {
-        self.open.is_empty()
-    }
-
     /// The moment from which on the ring has every comment of the room.
     #[must_use]
     pub fn whole_from(&self) -> Timestamp {
@@ -135,6 +129,14 @@ impl Ring {
         while let Some(oldest) = self.batches.front()
             && self.len - oldest.comments.len() >= self.capacity
         {
+            self.drop_oldest();
+        }
+    }
+
+    /// Drops batches whose comments have all expired.
+    pub fn drop_expired(&mut self, now: Timestamp) {
+        let is_over = |batch: &Arc<Batch>| batch.comments.iter().all(|posted| posted.comment.expire_at <= now);
+        while self.batches.front().is_some_and(is_over) {
             self.drop_oldest();
         }
     }

@@ -10,6 +10,7 @@ mod ops;
 mod page;
 mod post;
 mod problem;
+mod pulse;
 mod query;
 mod routes;
 mod session;

@@ -19,6 +19,7 @@ use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 use tracing::debug;
 
 use super::duplex::Duplex;
+use super::pulse::{Allowance, Leave, Pulse, Stall};
 use super::{Doors, cut_at};
 use crate::hub::{Entrance, Missed, acknowledged};
 use crate::model::{AckLevel, BatchEncoder as _, Cursor, Identity, Nonce, Posted, RoomId};
@@ -30,12 +31,6 @@ use crate::wire::{
 
 /// How long a client may take to close its side after ours.
 const LINGER: Duration = Duration::from_secs(2);
-
-/// When the server stops, the time in which comments that were just accepted still go out.
-const LAST_WORDS: Duration = Duration::from_millis(200);
-
-/// Over how much time the rate of a client's frames is averaged.
-const FLOOD_WINDOW_SECS: u32 = 10;
 
 /// Most acknowledgements of one connection that wait for the store. With more, the next send is answered `busy`.
 const MAX_WAITING_ACKS: usize = 4096;
@@ -318,95 +313,5 @@ fn reason_of(error: &ProtocolError) -> End {
         }
         ProtocolError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => Some(CloseReason::SlowConsumer),
         _ => None,
-    }
-}
-
-/// A viewer whose socket takes nothing.
-#[derive(Clone, Debug)]
-struct Stall {
-    written: u64,
-    until: Instant,
-}
-
-impl Stall {
-    /// Goes on as it was when nothing was written since.
-    fn or(self, now: Self) -> Self {
-        if now.written == self.written { self } else { now }
-    }
-}
-
-/// The server stops: when this connection goes.
-struct Leave {
-    /// Its place in the spread window.
-    at: Instant,
-    /// Then even acknowledgements that are still owed are given up.
-    deadline: Instant,
-}
-
-impl Leave {
-    /// Some place in the window, but not before the room's last comments had time to go out.
-    fn new(spread: Duration, deadline: Instant) -> Self {
-        let at = Instant::now() + LAST_WORDS + spread.mul_f64(fastrand::f64());
-        Self { at: at.min(deadline), deadline }
-    }
-
-    fn next(&self) -> Instant {
-        if Instant::now() < self.at { self.at } else { self.deadline }
-    }
-
-    fn is_over(&self, is_quit: bool) -> bool {
-        let now = Instant::now();
-        now >= self.deadline || (now >= self.at && is_quit)
-    }
-}
-
-/// How many frames a client may send: a bucket that holds ten seconds' worth.
-struct Allowance {
-    per_sec: u32,
-    left: f64,
-    at: Instant,
-}
-
-impl Allowance {
-    fn new(per_sec: u32) -> Self {
-        Self { per_sec, left: f64::from(per_sec * FLOOD_WINDOW_SECS), at: Instant::now() }
-    }
-
-    fn take(&mut self) -> bool {
-        let now = Instant::now();
-        let gained = now.duration_since(self.at).as_secs_f64() * f64::from(self.per_sec);
-        self.left = (self.left + gained).min(f64::from(self.per_sec * FLOOD_WINDOW_SECS)) - 1.0;
-        self.at = now;
-        self.left >= 0.0
-    }
-}
-
-/// When a silent client is asked whether it is there.
-struct Pulse {
-    interval: Duration,
-    timeout: Duration,
-    last: Instant,
-    is_asked: bool,
-}
-
-impl Pulse {
-    fn new(interval: Duration, timeout: Duration) -> Self {
-        // Up to a tenth less, so that connections that began together do not ping together.
-        let interval = interval.mul_f64(1.0 - fastrand::f64() / 10.0);
-        Self { interval, timeout, last: Instant::now(), is_asked: false }
-    }
-
-    fn beat(&mut self) {
-        self.last = Instant::now();
-        self.is_asked = false;
-    }
-
-    fn due(&self) -> Instant {
-        self.last + self.interval + if self.is_asked { self.timeout } else { Duration::ZERO }
-    }
-
-    /// Whether to ask; false when it was asked already and did not answer.
-    fn ping(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_asked, true)
     }
 }
