@@ -130,6 +130,9 @@ impl Hub {
     pub fn new(config: HubConfig, parts: HubParts) -> Self {
         let observer: Option<Arc<dyn CutObserver>> =
             if parts.relay.is_joined() { Some(Arc::new(Forward(Arc::clone(&parts.relay)))) } else { None };
+        for code in Refusal::CODES {
+            drop(parts.metrics.refused.get_or_create(&[("code", code)]));
+        }
         let rooms = Registry::new(config.room.clone(), parts.clock.clone(), Arc::clone(&parts.metrics), observer);
         let (windows, pages) = (Flights::new(Arc::clone(&parts.metrics)), Flights::new(Arc::clone(&parts.metrics)));
         let cold_until = AtomicI64::new(i64::MIN);

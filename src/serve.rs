@@ -98,7 +98,9 @@ pub async fn health(address: SocketAddr) -> Result<()> {
         stream.take(65_536).read_to_string(&mut answer).await?;
         std::io::Result::Ok(answer)
     };
-    let answer = tokio::time::timeout(Duration::from_secs(3), ask).await.context("no answer within 3 s")??;
+    let answer = tokio::time::timeout(Duration::from_secs(3), ask).await;
+    let answer = answer.unwrap_or_else(|_| Err(std::io::Error::other("no answer within 3 s")));
+    let answer = answer.with_context(|| format!("cannot ask {address}"))?;
     if answer.starts_with("HTTP/1.1 200") {
         return Ok(());
     }

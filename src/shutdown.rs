@@ -33,6 +33,12 @@ impl Shutdown {
         self.begun.borrow().is_some()
     }
 
+    /// The moment by which it must be over, if it has begun.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        *self.begun.borrow()
+    }
+
     /// Waits until the shutdown begins; gives the moment by which it must be over. Cancellation-safe.
     pub async fn begun(&self) -> Instant {
         let mut begun = self.begun.subscribe();

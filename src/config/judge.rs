@@ -215,28 +215,28 @@ fn combinations(merged: &Merged, config: &Config) -> Result<(), ConfigError> {
         && mongo.min_pool_size > mongo.max_pool_size
     {
         let problem = format!("{} is more than mongodb.max_pool_size, {}", mongo.min_pool_size, mongo.max_pool_size);
-        return Err(merged.refuse("mongodb.min_pool_size", problem));
+        return Err(merged.refuse_pair("mongodb.min_pool_size", "mongodb.max_pool_size", problem));
     }
     if config.flusher.batch > config.queue {
         let problem = format!("{} is more than store.queue, {}", config.flusher.batch, config.queue);
-        return Err(merged.refuse("store.batch", problem));
+        return Err(merged.refuse_pair("store.batch", "store.queue", problem));
     }
     if config.hub.room.recent > config.hub.room.ring {
         let problem = format!("{} is more than room.ring, {}", config.hub.room.recent, config.hub.room.ring);
-        return Err(merged.refuse("room.recent", problem));
+        return Err(merged.refuse_pair("room.recent", "room.ring", problem));
     }
     if config.admission.text.max_bytes > config.server.max_message {
         let (text, message) = (config.admission.text.max_bytes, config.server.max_message);
         let problem = format!("{text} is more than server.max_message_bytes, {message}: no message could carry it");
-        return Err(merged.refuse("limits.max_text_bytes", problem));
+        return Err(merged.refuse_pair("limits.max_text_bytes", "server.max_message_bytes", problem));
     }
     if config.server.close_spread >= config.shutdown_deadline {
         let problem = "is not shorter than shutdown.deadline: sockets would be cut instead of closed";
-        return Err(merged.refuse("shutdown.close_spread", problem));
+        return Err(merged.refuse_pair("shutdown.close_spread", "shutdown.deadline", problem));
     }
     if config.redis.is_some() && matches!(config.store, StoreConfig::Embedded(_)) {
         let problem = "several nodes need a common store: set mongodb.uri as well";
-        return Err(merged.refuse("redis.url", problem));
+        return Err(merged.refuse_pair("redis.url", "mongodb.uri", problem));
     }
     Ok(())
 }

@@ -36,7 +36,13 @@ pub(super) struct Merged {
 impl Merged {
     /// A refusal of this key, at the place that set it.
     pub(super) fn refuse(&self, key: &str, problem: impl ToString) -> ConfigError {
-        let place = self.places.get(key).cloned().unwrap_or_else(|| "default".to_owned());
+        self.refuse_pair(key, key, problem)
+    }
+
+    /// A refusal of this key beside another: one of them was set, and at that place.
+    pub(super) fn refuse_pair(&self, key: &str, beside: &str, problem: impl ToString) -> ConfigError {
+        let place = self.places.get(key).or_else(|| self.places.get(beside));
+        let place = place.cloned().unwrap_or_else(|| "default".to_owned());
         ConfigError::Key { place, key: key.to_owned(), problem: problem.to_string() }
     }
 }

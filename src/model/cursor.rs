@@ -1,5 +1,7 @@
 //! Where a reader stands in a room.
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use thiserror::Error;
@@ -21,6 +23,15 @@ impl Position {
 
     /// After every comment.
     pub const END: Self = Self { ts: Timestamp::MAX, id: CommentId::MAX };
+
+    /// The last place before this one.
+    #[must_use]
+    pub fn just_before(self) -> Self {
+        match self.id.before() {
+            Some(id) => Self { id, ..self },
+            None => Self { ts: self.ts.minus(Duration::from_millis(1)), id: CommentId::MAX },
+        }
+    }
 }
 
 /// A reader's place: the last comment it has had, named twice.

@@ -138,6 +138,16 @@ impl CommentId {
         self.0.bytes()
     }
 
+    /// The largest id that is smaller; none before [`CommentId::MIN`].
+    pub(super) fn before(self) -> Option<Self> {
+        let mut bytes = self.bytes();
+        let borrow = bytes.iter().rposition(|byte| *byte > 0)?;
+        for (i, byte) in bytes.iter_mut().enumerate().skip(borrow) {
+            *byte = if i == borrow { *byte - 1 } else { 0xFF };
+        }
+        Some(Self::from_bytes(bytes))
+    }
+
     /// The id as the driver's type.
     #[must_use]
     pub fn object_id(&self) -> ObjectId {
@@ -241,5 +251,13 @@ mod tests {
         assert!(a < b);
         assert_eq!(CommentId::parse(&a.to_string()), Ok(a));
         assert_eq!(CommentId::parse("xyz"), Err(IdError::Comment));
+    }
+
+    #[test]
+    fn the_id_before_one_is_one_less() {
+        let id = |tail: [u8; 3]| CommentId::from_bytes([0, 0, 0, 0, 0, 0, 0, 0, 1, tail[0], tail[1], tail[2]]);
+        assert_eq!(id([0, 1, 0]).before(), Some(id([0, 0, 0xFF])));
+        assert_eq!(id([0, 0, 7]).before(), Some(id([0, 0, 6])));
+        assert_eq!(CommentId::MIN.before(), None);
     }
 }

@@ -47,7 +47,28 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The stable code.
+    /// Every code, so that each can be counted from the start.
+    pub const CODES: [&'static str; 17] = [
+        "text_blank",
+        "text_invisible",
+        "text_control",
+        "text_bidi",
+        "text_combining",
+        "text_too_long",
+        "text_too_large",
+        "bad_mode",
+        "bad_color",
+        "bad_size",
+        "bad_room",
+        "bad_nonce",
+        "bad_id",
+        "rate_limited",
+        "busy",
+        "too_many_rooms",
+        "going_away",
+    ];
+
+    /// The stable code; one of [`Refusal::CODES`].
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {

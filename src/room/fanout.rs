@@ -90,6 +90,17 @@ impl Audience {
         self.lock().viewers.iter().flatten().cloned().collect()
     }
 
+    /// Keeps the room's own tick from starting: the test ticks.
+    #[cfg(test)]
+    pub(super) fn pretend_ticking(&self) {
+        self.is_ticking.store(true, Ordering::Release);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_ticking(&self) -> bool {
+        self.is_ticking.load(Ordering::Acquire)
+    }
+
     fn refresh(&self, copy: &mut Vec<Arc<Viewer>>, version: &mut u64) {
         let seats = self.lock();
         if *version != seats.version {
@@ -146,7 +157,9 @@ impl Tick {
         if !room.audience.is_empty() || self.has_news(room) {
             return false;
         }
-        room.audience.is_ticking.store(false, Ordering::Release);
+        // A swap, not a store: it must not be overtaken by the reads below, or who comes in now and this tick could each
+        // think that the other goes on.
+        room.audience.is_ticking.swap(false, Ordering::AcqRel);
         // Who came in between saw the tick running: then it goes on, unless that one has started another.
         let is_needed = !room.audience.is_empty() || self.has_news(room);
         !(is_needed && !room.audience.is_ticking.swap(true, Ordering::AcqRel))

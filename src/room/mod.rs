@@ -9,6 +9,8 @@ mod nonces;
 mod pace;
 mod registry;
 mod ring;
+#[cfg(test)]
+pub(crate) mod testing;
 mod viewer;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -279,6 +281,7 @@ impl Room {
         };
         let cursor = match begin {
             Begin::After(cursor) if place < Some(state.ring.cut_end()) => cursor,
+            Begin::From(place) if place < state.ring.cut_end() => state.ring.cursor_before(place),
             _ => state.ring.cursor(),
         };
         let recent = if place.is_some() { Vec::new() } else { state.ring.latest(self.config.recent) };
@@ -336,8 +339,7 @@ impl Room {
     /// Sends a frame of its own to every viewer, beside the comments.
     pub fn announce(&self, frame: &Bytes) {
         for viewer in self.audience.all() {
-            // A viewer with too much waiting already learns the news from the next announcement.
-            let _queued = viewer.send(self, frame.clone());
+            viewer.announce(self, frame.clone());
         }
     }
 

@@ -38,6 +38,11 @@ impl Ids {
         Self { process, counter: AtomicU32::new(fastrand::u32(..)), observer }
     }
 
+    #[cfg(test)]
+    pub(super) fn start_counting_at(&self, counter: u32) {
+        self.counter.store(counter, Ordering::Relaxed);
+    }
+
     /// What names this process in comment ids.
     pub(super) fn process(&self) -> [u8; 5] {
         self.process
@@ -61,11 +66,11 @@ impl Ids {
 /// The rooms of one server. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Registry {
-    rooms: Arc<DashMap<RoomId, Arc<Room>>>,
-    config: Arc<RoomConfig>,
-    ids: Arc<Ids>,
+    pub(super) rooms: Arc<DashMap<RoomId, Arc<Room>>>,
+    pub(super) config: Arc<RoomConfig>,
+    pub(super) ids: Arc<Ids>,
     clock: Clock,
-    metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl Registry {
@@ -118,9 +123,13 @@ impl Registry {
         match self.rooms.entry(id.clone()) {
             Entry::Occupied(entry) => Ok(Arc::clone(entry.get())),
             Entry::Vacant(entry) => {
+                // Counted first: several may have come past the check above for the last place.
+                if usize::try_from(self.metrics.rooms.inc()).is_ok_and(|before| before >= self.config.max_rooms) {
+                    self.metrics.rooms.dec();
+                    return Err(TooManyRooms(self.config.max_rooms));
+                }
                 let (ids, metrics) = (Arc::clone(&self.ids), Arc::clone(&self.metrics));
                 let room = Room::new(id.clone(), Arc::clone(&self.config), ids, metrics, self.clock.now());
-                self.metrics.rooms.inc();
                 Ok(Arc::clone(&entry.insert(Arc::new(room))))
             }
         }

@@ -4,7 +4,7 @@
 //! most once per wire format and shared by all viewers. Everything that reads the ring (live delivery, catch-up, the
 //! 60-second query) reads the same batches from different places, and every cursor a client gets stands on a cut.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -78,13 +78,24 @@ pub struct Ring {
     next: Seq,
     /// The ring has every comment of the room from this moment on.
     whole_from: Timestamp,
+    /// Whether comments from the store may still be put in front.
+    may_prepend: bool,
 }
 
 impl Ring {
     /// An empty ring for about `capacity` comments (up to [`MAX_BATCH`] more); it is whole from `now` on.
     #[must_use]
     pub fn new(epoch: Epoch, capacity: usize, now: Timestamp) -> Self {
-        Self { epoch, capacity, batches: VecDeque::new(), open: Vec::new(), len: 0, next: FIRST, whole_from: now }
+        Self {
+            epoch,
+            capacity,
+            batches: VecDeque::new(),
+            open: Vec::new(),
+            len: 0,
+            next: FIRST,
+            whole_from: now,
+            may_prepend: true,
+        }
     }
 
     /// The life of the room that the places count in.
@@ -136,6 +147,7 @@ impl Ring {
     fn drop_oldest(&mut self) {
         let Some(oldest) = self.batches.pop_front() else { return };
         self.len -= oldest.comments.len();
+        self.may_prepend = false;
         for posted in &oldest.comments {
             posted.leave_ring();
             // A comment of the same millisecond may have been dropped with it: whole only from the next one on.
@@ -162,15 +174,27 @@ impl Ring {
         Seq(self.next.0 - self.open.len() as u64)
     }
 
-    /// The cursor on the last cut comment. An empty ring gives one that stands before everything it will have.
+    /// The cursor on the last cut comment. While nothing is cut it stands before everything that will be.
     #[must_use]
     pub fn cursor(&self) -> Cursor {
         let newest = self.batches.back().and_then(|batch| batch.comments.last());
-        cursor_at(self.epoch, newest).unwrap_or(Cursor {
-            epoch: self.epoch,
-            seq: Seq(self.next.0 - 1),
-            position: Position { ts: self.whole_from.minus(std::time::Duration::from_millis(1)), ..Position::START },
-        })
+        cursor_at(self.epoch, newest).unwrap_or_else(|| self.cursor_before(self.cut_end()))
+    }
+
+    /// The cursor of a reader that has had, or was told of, everything before `place`.
+    #[must_use]
+    pub fn cursor_before(&self, place: Seq) -> Cursor {
+        let skip = usize::try_from(place.since(self.start())).unwrap_or(usize::MAX);
+        let position = match self.iter().nth(skip) {
+            Some(posted) => posted.comment.position().just_before(),
+            None => self.iter().last().map_or_else(|| self.position_of_nothing(), |posted| posted.comment.position()),
+        };
+        Cursor { epoch: self.epoch, seq: Seq(place.0.saturating_sub(1)), position }
+    }
+
+    /// Before everything that an empty ring will have.
+    fn position_of_nothing(&self) -> Position {
+        Position { ts: self.whole_from.minus(std::time::Duration::from_millis(1)), ..Position::START }
     }
 
     /// Puts at most `limit` batches into `into`, beginning with the one that has the comment at `from`.
@@ -217,11 +241,13 @@ impl Ring {
     /// Gives false, and changes nothing, when this was done before or the ring has dropped comments since: there could
     /// then be a hole between the store's and its own.
     pub fn prepend(&mut self, mut older: Vec<Comment>, is_all: bool) -> bool {
-        if self.start() != FIRST {
+        if !std::mem::replace(&mut self.may_prepend, false) {
             return false;
         }
         if let Some(first) = self.iter().next().map(|posted| posted.comment.position()) {
-            older.retain(|comment| comment.position() < first);
+            // One from another node may have come late: it stands behind `first` here, and before it by its time.
+            let here: HashSet<_> = self.iter().map(|posted| posted.comment.id).collect();
+            older.retain(|comment| comment.position() < first && !here.contains(&comment.id));
         }
         let surplus = older.len().saturating_sub(self.capacity.saturating_sub(self.len));
         let kept = older.split_off(surplus);

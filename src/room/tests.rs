@@ -1,1 +1,320 @@
+//! Rooms and their registry: order, joining, retiring, and the tick.
 
+use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use tokio::time::{advance, timeout};
+
+use super::testing::{BEGUN, FakeSocket, Frame, PlainEncoder, config, enter, made, registry, room_id, say};
+use super::*;
+use crate::model::{Fate, test_comment};
+
+fn at(ts: i64) -> Timestamp {
+    Timestamp::from_millis(ts)
+}
+
+fn room() -> Arc<Room> {
+    registry(config(1000)).0.get_or_make(&room_id()).unwrap()
+}
+
+fn all(room: &Room) -> Vec<Arc<Posted>> {
+    room.snapshot(Timestamp::MIN).comments
+}
+
+/// Waits, in real time, until the socket has had so many comments.
+async fn until_had(socket: &FakeSocket, n: usize) {
+    #[expect(clippy::disallowed_methods, reason = "a deadline in real time, also while tokio's time is paused")]
+    let begun = std::time::Instant::now();
+    while socket.places().len() < n {
+        assert!(begun.elapsed() < Duration::from_secs(10), "had only {:?} of {n}", socket.frames());
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn the_ring_has_the_order_in_which_comments_were_kept() {
+    let (registry, clock) = registry(config(10_000));
+    let room = registry.get_or_make(&room_id()).unwrap();
+    let kept = Mutex::new(Vec::new());
+    let barrier = Barrier::new(4);
+    thread::scope(|scope| {
+        for i in 0..4 {
+            let (room, kept, clock, barrier) = (&room, &kept, &clock, &barrier);
+            scope.spawn(move || {
+                barrier.wait();
+                for n in 0..500 {
+                    // One thread sets the clock forth and back by five minutes.
+                    if i == 0 {
+                        clock.set(at(BEGUN + i64::from(n % 3) * 300_000 - i64::from(n) * 10));
+                    }
+                    let keep = |posted: Arc<Posted>| {
+                        kept.lock().unwrap().push(posted.seq);
+                        Ok::<_, ()>(())
+                    };
+                    room.publish(clock.now(), None, made, keep).unwrap().unwrap();
+                }
+            });
+        }
+    });
+    let all = all(&room);
+    assert_eq!(all.iter().map(|posted| posted.seq).collect::<Vec<_>>(), kept.into_inner().unwrap());
+    assert_eq!(all.len(), 2000);
+    assert!(all.windows(2).all(|two| two[0].comment.position() < two[1].comment.position()));
+    assert!(all.windows(2).all(|two| two[0].comment.ts <= two[1].comment.ts));
+}
+
+#[test]
+fn time_never_goes_back_and_ids_rise_when_their_counter_comes_round() {
+    let (registry, _) = registry(config(1000));
+    registry.ids.start_counting_at(0x00FF_FFFD);
+    let room = registry.get_or_make(&room_id()).unwrap();
+    let said: Vec<_> = [0, 0, 0, 0, 0, -300_000, 1].map(|by| say(&room, BEGUN + by)).into();
+    assert!(said.windows(2).all(|two| two[0].comment.position() < two[1].comment.position()));
+    assert!(said.iter().all(|posted| (BEGUN..=BEGUN + 1).contains(&posted.comment.ts.millis())), "{said:?}");
+}
+
+#[test]
+fn time_goes_on_from_what_the_store_has_even_if_the_clock_was_set_back() {
+    let room = room();
+    let stored = test_comment("r", BEGUN + 300_000, 5, "from before");
+    room.prepend(vec![stored.clone()], true);
+    assert!(say(&room, BEGUN).comment.position() > stored.position());
+}
+
+#[test]
+fn a_comment_that_was_not_kept_leaves_no_trace() {
+    let room = room();
+    let (uid, nonce) = (UserId::new("u"), Nonce::parse("n").unwrap());
+    let refused = room.publish(at(BEGUN + 50), Some((&uid, &nonce)), made, |_| Err("full"));
+    assert_eq!(refused.unwrap().unwrap_err(), "full");
+    assert!(all(&room).is_empty() && room.find_resent(&uid, &nonce).is_none());
+    let next = room.lock().ring.next();
+    let published = room.publish(at(BEGUN), Some((&uid, &nonce)), made, |_| Ok::<_, ()>(())).unwrap().unwrap();
+    assert!(matches!(&published, Published::Accepted(posted) if posted.seq == next && posted.comment.ts == at(BEGUN)));
+}
+
+#[test]
+fn a_comment_that_is_resent_is_one_comment() {
+    let room = room();
+    let (uid, nonce) = (UserId::new("u"), Nonce::parse("n").unwrap());
+    let mark = Some((&uid, &nonce));
+    let first = room.publish(at(BEGUN), mark, made, |_| Ok::<_, ()>(())).unwrap().unwrap();
+    let again = room.publish(at(BEGUN), mark, made, |_| -> Result<(), ()> { panic!("kept twice") }).unwrap().unwrap();
+    assert!(matches!(&again, Published::Resent(posted) if Arc::ptr_eq(posted, first.posted())));
+    assert_eq!(all(&room).len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_joins_while_others_publish_has_no_gap_and_no_double() {
+    let room = room();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let publishers: Vec<_> = (0..2)
+        .map(|_| {
+            let (room, is_over) = (Arc::clone(&room), Arc::clone(&is_over));
+            thread::spawn(move || {
+                let mut n = 0;
+                while n < 400 || !is_over.load(Ordering::Acquire) {
+                    if all(&room).len() < 900 {
+                        say(&room, BEGUN);
+                    }
+                    n += 1;
+                }
+            })
+        })
+        .collect();
+    let mut viewers = Vec::new();
+    for _ in 0..100 {
+        let socket = FakeSocket::open();
+        let joined = enter(&room, &socket, Begin::Newest);
+        joined.seat.open();
+        viewers.push((joined, socket));
+        tokio::task::yield_now().await;
+    }
+    is_over.store(true, Ordering::Release);
+    publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
+    let end = room.lock().ring.next();
+    for (joined, socket) in viewers {
+        let begin = joined.cursor.seq.plus(1);
+        until_had(&socket, usize::try_from(end.since(begin)).unwrap()).await;
+        assert_eq!(socket.places(), (begin.0..end.0).collect::<Vec<_>>());
+        let recent: Vec<_> = joined.recent.iter().map(|posted| posted.seq.0).collect();
+        assert_eq!(recent, (begin.0 - recent.len() as u64..begin.0).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_before_its_first_frame_resumes_without_loss() {
+    let room = room();
+    say(&room, BEGUN);
+    let lost = enter(&room, &FakeSocket::open(), Begin::Newest);
+    assert!(lost.recent.is_empty());
+    let socket = FakeSocket::open();
+    let resumed = enter(&room, &socket, Begin::After(lost.cursor));
+    resumed.seat.open();
+    until_had(&socket, 1).await;
+
+    let start = room.lock().ring.start();
+    let lost = enter(&room, &FakeSocket::open(), Begin::From(start));
+    let socket = FakeSocket::open();
+    enter(&room, &socket, Begin::After(lost.cursor)).seat.open();
+    assert_eq!(socket.places(), [start.0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_retires_once_nobody_needs_it() {
+    let (registry, _) = registry(RoomConfig { ring: 1, ..config(1) });
+    let joined = enter(&registry.get_or_make(&room_id()).unwrap(), &FakeSocket::open(), Begin::Newest);
+    let room = Arc::clone(joined.seat.room());
+    let long = registry.config.evict_after + Duration::from_secs(1);
+    let posted = [say(&room, BEGUN), say(&room, BEGUN)];
+    room.lock().ring.cut();
+    let newest = say(&room, BEGUN);
+    assert_eq!(room.overhang.load(Ordering::SeqCst), 2);
+    advance(long).await;
+    assert_eq!(registry.sweep(), 0, "somebody is in it");
+    drop(joined);
+    advance(registry.config.evict_after - Duration::from_millis(1)).await;
+    newest.settle(Fate::Stored);
+    assert_eq!(registry.sweep(), 0, "it is not over for long enough, and two are on their way");
+    advance(long).await;
+    assert_eq!(registry.sweep(), 0, "two that left the ring are on their way to the store");
+    posted.iter().for_each(|posted| posted.settle(Fate::Stored));
+    assert_eq!((registry.sweep(), registry.len()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_stays_while_it_is_used_or_a_fate_is_open() {
+    let (registry, _) = registry(config(10));
+    let room = registry.get_or_make(&room_id()).unwrap();
+    let posted = say(&room, BEGUN);
+    advance(registry.config.evict_after).await;
+    assert_eq!(registry.sweep(), 0, "its fate is open");
+    posted.settle(Fate::SetAside);
+    advance(Duration::from_secs(1)).await;
+    say(&room, BEGUN).settle(Fate::Stored);
+    advance(registry.config.evict_after - Duration::from_millis(1)).await;
+    assert_eq!(registry.sweep(), 0, "it was used a moment ago");
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(registry.sweep(), 1);
+    let comments = vec![test_comment("r", BEGUN, 1, "x")];
+    assert_eq!(room.deliver(comments), Err(Retired));
+    let mut tried = Vec::new();
+    let made_anew = registry.with(&room_id(), |found| {
+        tried.push(found.epoch());
+        if tried.len() == 1 { Err(Retired) } else { Ok(found.epoch()) }
+    });
+    assert!(made_anew.unwrap() != room.epoch() && tried.len() == 2);
+}
+
+#[test]
+fn there_are_never_more_rooms_than_may_be() {
+    let (registry, _) = registry(RoomConfig { max_rooms: 10, ..config(10) });
+    let barrier = Barrier::new(8);
+    let make = |i: usize| registry.get_or_make(&RoomId::parse(&format!("r{i}")).unwrap());
+    thread::scope(|scope| {
+        for i in 0..8 {
+            let (barrier, make) = (&barrier, &make);
+            scope.spawn(move || {
+                barrier.wait();
+                (0..50).for_each(|n| drop(make(i * 50 + n)));
+            });
+        }
+    });
+    assert_eq!((registry.len(), registry.rooms.len()), (10, 10));
+    assert_eq!(make(1000).unwrap_err(), TooManyRooms(10));
+    let known = registry.rooms.iter().next().unwrap().key().clone();
+    registry.get_or_make(&known).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_comment_is_lost_as_the_last_leaves_and_the_first_joins() {
+    let (registry, _) = registry(RoomConfig { evict_after: Duration::ZERO, ..config(1 << 20) });
+    let is_over = Arc::new(AtomicBool::new(false));
+    let sweeper = thread::spawn({
+        let (registry, is_over) = (registry.clone(), Arc::clone(&is_over));
+        move || (0u64..).take_while(|_| !is_over.load(Ordering::Acquire)).map(|_| registry.sweep()).sum::<usize>()
+    });
+    let publisher = thread::spawn({
+        let (registry, is_over) = (registry.clone(), Arc::clone(&is_over));
+        move || {
+            while !is_over.load(Ordering::Acquire) {
+                let publish = |room: &Arc<Room>| room.publish(at(BEGUN), None, made, |_| Ok::<_, ()>(()));
+                let published = registry.with(&room_id(), publish).unwrap().unwrap();
+                // Settled at once, so that rooms can be dropped in between.
+                published.posted().settle(Fate::Stored);
+                thread::yield_now();
+            }
+        }
+    });
+    for _ in 0..300 {
+        let socket = FakeSocket::open();
+        let joined = registry.with(&room_id(), |room| {
+            room.join(Arc::clone(&socket) as Arc<dyn Socket>, Arc::new(PlainEncoder::default()), Begin::Newest)
+        });
+        let joined = joined.unwrap();
+        joined.seat.open();
+        let own = say(joined.seat.room(), BEGUN);
+        own.settle(Fate::Stored);
+        until_had(&socket, usize::try_from(own.seq.since(joined.cursor.seq)).unwrap()).await;
+        let had = socket.places();
+        assert!(had.iter().zip(joined.cursor.seq.0 + 1..).all(|(had, place)| *had == place), "{had:?}");
+        assert!(Arc::ptr_eq(&registry.get(&room_id()).unwrap(), joined.seat.room()), "dropped from under a viewer");
+    }
+    is_over.store(true, Ordering::Release);
+    publisher.join().unwrap();
+    assert!(sweeper.join().unwrap() > 0, "rooms were dropped in between");
+    registry.sweep();
+    assert!(registry.is_empty() && registry.rooms.is_empty());
+    assert_eq!(registry.metrics.viewers.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_room_delivers_at_once_and_a_busy_one_in_batches() {
+    let room = room();
+    let socket = FakeSocket::open();
+    let joined = enter(&room, &socket, Begin::Newest);
+    joined.seat.open();
+    let begun = Instant::now();
+    say(&room, BEGUN);
+    until_had(&socket, 1).await;
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    for _ in 0..100 {
+        advance(Duration::from_millis(5)).await;
+        say(&room, BEGUN);
+        tokio::task::yield_now().await;
+    }
+    advance(room.config.max_window).await;
+    until_had(&socket, 101).await;
+    let frames = socket.frames().into_iter().filter(|frame| matches!(frame, Frame::Comments(_))).count();
+    assert!((25..60).contains(&frames), "{frames} frames for 500 ms of a busy room");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tick_ends_when_nobody_is_there_and_starts_again() {
+    let room = room();
+    for n in 1..4 {
+        let socket = FakeSocket::open();
+        let joined = enter(&room, &socket, Begin::Newest);
+        joined.seat.open();
+        say(&room, BEGUN);
+        until_had(&socket, 1).await;
+        assert!(room.audience.is_ticking());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(room.audience.is_ticking(), "somebody is there");
+        drop(joined);
+        let ended = async {
+            while room.audience.is_ticking() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(30), ended).await.unwrap();
+        assert_eq!(all(&room).len(), n * 2 - 1);
+        // Nobody cuts this one until the next viewer comes: it is in that one's frames.
+        say(&room, BEGUN);
+        let socket = FakeSocket::open();
+        let next = enter(&room, &socket, Begin::Newest);
+        next.seat.open();
+        until_had(&socket, 1).await;
+    }
+}

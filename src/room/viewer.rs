@@ -76,6 +76,8 @@ struct Outgoing {
     /// How much of the first of them is out.
     offset: usize,
     own_bytes: usize,
+    /// The latest announcement from before its hello.
+    news: Option<Bytes>,
     is_blocked: bool,
     /// Bytes written, ever: by it a session sees whether a blocked viewer makes progress.
     written: u64,
@@ -100,6 +102,7 @@ impl Viewer {
             own: VecDeque::new(),
             offset: 0,
             own_bytes: 0,
+            news: None,
             is_blocked: false,
             written: 0,
         };
@@ -113,7 +116,15 @@ impl Viewer {
 
     /// Lets comments follow what was sent so far.
     pub fn open(&self, room: &Room) -> Flow {
-        self.lock().phase = Phase::Live;
+        let mut out = self.lock();
+        // One that is leaving or gone stays so.
+        if out.phase == Phase::Held {
+            out.phase = Phase::Live;
+            if let Some(news) = out.news.take() {
+                out.push_own(news);
+            }
+        }
+        drop(out);
         self.advance(room)
     }
 
@@ -129,14 +140,28 @@ impl Viewer {
     /// the socket takes. Gives false, and queues nothing, when too much of its own waits already.
     #[must_use]
     pub fn send(&self, room: &Room, frame: Bytes) -> bool {
+        self.send_locked(&mut self.lock(), room, frame)
+    }
+
+    /// Sends news that all viewers get. One that has not had its hello yet gets the latest right after it; one that is
+    /// leaving gets none, for nothing may follow its goodbye.
+    pub(super) fn announce(&self, room: &Room, frame: Bytes) {
         let mut out = self.lock();
+        match out.phase {
+            Phase::Held => out.news = Some(frame),
+            // A viewer with too much waiting already learns the news from the next announcement.
+            Phase::Live => drop(self.send_locked(&mut out, room, frame)),
+            Phase::Leaving | Phase::Gone => {}
+        }
+    }
+
+    fn send_locked(&self, out: &mut Outgoing, room: &Room, frame: Bytes) -> bool {
         if out.own_bytes > MAX_OWN_BYTES {
             return false;
         }
-        out.own_bytes += frame.len();
-        out.own.push_back(frame);
+        out.push_own(frame);
         if !out.is_blocked {
-            let (_, delivered) = self.pump(&mut out, room, &[]);
+            let (_, delivered) = self.pump(out, room, &[]);
             room.count(&delivered);
         }
         true
@@ -175,6 +200,7 @@ impl Viewer {
         if flow == Flow::Gone {
             out.phase = Phase::Gone;
             out.own.clear();
+            (out.offset, out.own_bytes) = (0, 0);
         }
         if flow != Flow::Done {
             self.blocked.notify_one();

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::problem::Problem;
-use super::query::{Params, last, limit, room_id};
+use super::query::{InRoom, Params, last, limit};
 use super::routes::AppState;
 use crate::hub::{PageAnswer, WindowAnswer};
 use crate::model::{Comment, Cursor, RoomId};
@@ -80,10 +80,9 @@ pub(super) struct Page<'a> {
 )]
 pub(super) async fn comments(
     State(state): State<AppState>,
-    Path(room): Path<String>,
+    InRoom(room): InRoom,
     Params(query): Params<HistoryQuery>,
 ) -> Result<Response, Problem> {
-    let room = room_id(&room)?;
     let hub = &state.doors.hub;
     match (&query.last, &query.before) {
         (Some(_), Some(_)) => Err(Problem::bad_query("last and before exclude each other")),

@@ -11,22 +11,27 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use super::{Doors, ops, routes};
+use super::session::GONE;
+use super::{Doors, cut_at, ops, routes};
+use crate::wire::CloseReason;
 
 /// Most bytes in the head of a request; hyper's smallest.
 const MAX_HEAD: usize = 8 * 1024 + 4096 * 100 / 4096;
 
 /// The answer to a connection too many.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\n\
-    Content-Type: application/json\r\nContent-Length: 72\r\n\r\n\
-    {\"code\":\"too_many_connections\",\"message\":\"too many connections are open\"}";
+    Content-Type: application/json\r\nContent-Length: 93\r\n\r\n\
+    {\"code\":\"too_many_connections\",\"message\":\"too many connections are open\",\"retryAfterMs\":5000}";
 
 /// Takes connections from `listener` until the shutdown begins, then waits until the last of them has ended.
 pub async fn run(listener: TcpListener, doors: Doors) {
+    for word in CloseReason::ALL.map(CloseReason::word).into_iter().chain([GONE]) {
+        drop(doors.metrics.sessions_ended.get_or_create(&[("code", word)]));
+    }
     let tasks = TaskTracker::new();
     tasks.spawn(ops::probe_always(doors.clone()));
     let places = Arc::new(Semaphore::new(doors.config.max_connections));
@@ -87,9 +92,13 @@ async fn serve(doors: Doors, router: Router, stream: TcpStream, place: OwnedSema
     let mut connection = std::pin::pin!(connection);
     let outcome = tokio::select! {
         outcome = &mut connection => outcome,
-        _ = doors.shutdown.begun() => {
+        deadline = doors.shutdown.begun() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            // A request that is never finished must not hold up the end.
+            match timeout_at(cut_at(deadline), connection).await {
+                Ok(outcome) => outcome,
+                Err(_) => return debug!(%address, "connection cut at the end"),
+            }
         }
     };
     if let Err(error) = outcome {

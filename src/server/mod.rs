@@ -22,6 +22,8 @@ pub use listener::run;
 pub use ops::Readiness;
 pub use routes::openapi;
 
+use tokio::time::Instant;
+
 use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
@@ -66,4 +68,12 @@ pub struct Doors {
     pub metrics: Arc<Metrics>,
     /// What the last probe found.
     pub readiness: Readiness,
+}
+
+/// How long before the shutdown's deadline connections that are still open are cut, so that it can be kept.
+const CUT_BEFORE: Duration = Duration::from_millis(250);
+
+/// When connections that are still open are cut, for a shutdown with this deadline.
+fn cut_at(deadline: Instant) -> Instant {
+    deadline.checked_sub(CUT_BEFORE).unwrap_or(deadline)
 }

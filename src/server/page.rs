@@ -1,8 +1,9 @@
 //! The page, built into the binary.
 
 use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::http::StatusCode;
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
@@ -19,7 +20,6 @@ fn file(kind: &'static str, content: &'static str) -> Response {
     let headers = [
         (CONTENT_TYPE, kind),
         (CONTENT_SECURITY_POLICY, POLICY),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (CACHE_CONTROL, "no-cache"),
     ];
     (headers, content).into_response()
@@ -46,8 +46,8 @@ pub(super) async fn room() -> Response {
         (status = 200, description = "The file", body = String),
         (status = 404, description = "There is none of this name", body = crate::wire::ErrorView<'_>),
     ))]
-pub(super) async fn asset(Path(name): Path<String>) -> Result<Response, Problem> {
-    match name.as_str() {
+pub(super) async fn asset(name: Result<Path<String>, PathRejection>) -> Result<Response, Problem> {
+    match name.as_ref().map_or("", |name| name.as_str()) {
         "app.js" => Ok(file("text/javascript; charset=utf-8", SCRIPT)),
         "style.css" => Ok(file("text/css; charset=utf-8", STYLE)),
         _ => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", "there is no such file")),

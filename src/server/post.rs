@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::{AUTHORIZATION, HeaderMap};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::problem::Problem;
-use super::query::{Params, room_id};
+use super::query::{InRoom, Params};
 use super::routes::AppState;
 use crate::auth::{Credentials, identify};
 use crate::hub::acknowledged;
@@ -79,6 +79,7 @@ pub(super) struct Accepted {
             and not reached yet", body = Accepted),
         (status = 400, description = "It breaks a rule", body = crate::wire::ErrorView<'_>),
         (status = 401, description = "The identity cannot be established", body = crate::wire::ErrorView<'_>),
+        (status = 408, description = "The request was not finished in time", body = crate::wire::ErrorView<'_>),
         (status = 413, description = "The body is too large", body = crate::wire::ErrorView<'_>),
         (status = 422, description = "It was accepted and shown, but the store refused it for good",
             body = crate::wire::ErrorView<'_>),
@@ -88,12 +89,11 @@ pub(super) struct Accepted {
 )]
 pub(super) async fn comment(
     State(state): State<AppState>,
-    Path(room): Path<String>,
+    InRoom(room): InRoom,
     Params(query): Params<SenderQuery>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Accepted>), Problem> {
-    let room = room_id(&room)?;
     let bearer = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default());
     let who = identify(&Credentials {
         guest: query.guest.as_deref(),

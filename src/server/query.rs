@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::extract::{FromRequestParts, Query};
+use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
@@ -21,9 +21,17 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// Reads a room id from the path.
-pub(super) fn room_id(raw: &str) -> Result<RoomId, IdError> {
-    RoomId::parse(raw)
+/// The room in the path of an address.
+pub(super) struct InRoom(pub(super) RoomId);
+
+impl<S: Send + Sync> FromRequestParts<S> for InRoom {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        // What is not even text is no room id either.
+        let raw = Path::<String>::from_request_parts(parts, state).await.map_err(|_| IdError::Room)?;
+        Ok(Self(RoomId::parse(&raw)?))
+    }
 }
 
 /// Reads a number of comments: 1 to `most`.

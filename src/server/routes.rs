@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::StatusCode;
+use axum::http::header::X_CONTENT_TYPE_OPTIONS;
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
 use axum::{Json, Router};
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
@@ -38,6 +38,7 @@ fn described() -> OpenApiRouter<AppState> {
     .routes(routes!(ops::healthz))
     .routes(routes!(ops::readyz))
     .routes(routes!(ops::metrics))
+    .routes(routes!(description))
     .routes(routes!(page::index))
     .routes(routes!(page::room))
     .routes(routes!(page::asset))
@@ -49,18 +50,25 @@ pub fn openapi() -> OpenApi {
     described().split_for_parts().1
 }
 
+/// This description.
+#[utoipa::path(get, path = "/api/openapi.json", tag = "operations",
+    responses((status = 200, description = "OpenAPI 3.1, as JSON", body = Object)))]
+async fn description() -> Json<OpenApi> {
+    Json(openapi())
+}
+
 /// The routes.
 pub(super) fn router(doors: Doors, tasks: TaskTracker) -> Router {
     let (max_body, patience) = (doors.config.max_message, doors.config.request_timeout);
-    let (routes, description) = described().split_for_parts();
+    let (routes, _) = described().split_for_parts();
     routes
-        .route("/api/openapi.json", get(|| async { Json(description) }))
         .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing at this address") })
         .method_not_allowed_fallback(|| async {
             let message = "this address does not take this method";
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
         .layer(middleware::map_response(name_the_problem))
+        .layer(middleware::map_response(forbid_guessing))
         .layer(middleware::from_fn_with_state(patience, within))
         .layer(DefaultBodyLimit::max(max_body))
         .with_state(AppState { doors, tasks })
@@ -79,5 +87,11 @@ async fn name_the_problem(response: Response) -> Response {
     if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_big", "the body is too large").into_response();
     }
+    response
+}
+
+/// Whatever a comment says, no browser takes an answer for another kind than it is.
+async fn forbid_guessing(mut response: Response) -> Response {
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

@@ -14,10 +14,11 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, Error as ProtocolError};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 use tracing::debug;
 
-use super::Doors;
+use super::{Doors, cut_at};
 use super::duplex::Duplex;
 use crate::hub::{Entrance, Missed, acknowledged};
 use crate::model::{AckLevel, BatchEncoder as _, Cursor, Identity, Nonce, Posted, RoomId};
@@ -38,6 +39,9 @@ const FLOOD_WINDOW_SECS: u32 = 10;
 
 /// Most acknowledgements of one connection that wait for the store. With more, the next send is answered `busy`.
 const MAX_WAITING_ACKS: usize = 4096;
+
+/// The word for an end without a close.
+pub(super) const GONE: &str = "gone";
 
 /// What a client said when it connected.
 #[derive(Debug)]
@@ -76,7 +80,7 @@ pub(super) async fn run(doors: Doors, opening: Opening, connection: Connection) 
         Ok(mut session) => {
             let end = session.run().await;
             session.finish(&end).await;
-            end.map_or("gone", CloseReason::word)
+            end.map_or(GONE, CloseReason::word)
         }
         Err(word) => word,
     };
@@ -134,7 +138,7 @@ impl Session {
             tokio::select! {
                 biased; // what was promised to the client goes before what it wants, and both after a stop
                 deadline = &mut begun, if leave.is_none() => {
-                    leave = Some(Leave::new(self.doors.config.close_spread, deadline));
+                    leave = Some(Leave::new(self.doors.config.close_spread, cut_at(deadline)));
                 }
                 Some(ack) = self.acks.next(), if !self.acks.is_empty() => {
                     if !self.seat.send(ack) {
@@ -185,6 +189,10 @@ impl Session {
         match message {
             Some(Ok(Message::Text(text))) => self.answer(&text).then_some(Some(CloseReason::SlowConsumer)),
             Some(Ok(Message::Binary(_))) => Some(Some(CloseReason::Binary)),
+            // The library gives this code for those that no endpoint may send, too.
+            Some(Ok(Message::Close(Some(close)))) if close.code == CloseCode::Protocol => {
+                Some(Some(CloseReason::Protocol))
+            }
             Some(Ok(Message::Close(_))) => Some(Some(CloseReason::Normal)),
             // The library has answered a ping already; a pong has done its work by coming.
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => None,
@@ -243,7 +251,9 @@ impl Session {
         let Some(reason) = end else { return };
         self.seat.viewer().leave();
         let _too_full_anyway = self.seat.send(close_frame(*reason));
+        let cut = self.doors.shutdown.deadline().map(cut_at);
         let deadline = Instant::now() + LINGER;
+        let deadline = cut.map_or(deadline, |cut| deadline.min(cut));
         while self.seat.viewer().progress().0 {
             let ready = timeout_at(deadline, self.stream.writable()).await;
             if !matches!(ready, Ok(Ok(()))) || self.seat.advance() == Flow::Gone {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::header::{AUTHORIZATION, CONNECTION, HeaderMap, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -17,11 +17,11 @@ use tracing::{Instrument as _, debug, debug_span};
 
 use super::listener::Place;
 use super::problem::Problem;
-use super::query::{Params, room_id};
+use super::query::{InRoom, Params};
 use super::routes::AppState;
 use super::session::{self, Connection, Opening};
 use crate::auth::{Credentials, identify};
-use crate::model::Cursor;
+use crate::model::{Cursor, RoomId};
 
 /// What a client says in the query of its handshake.
 #[derive(Debug, Default, Deserialize)]
@@ -56,11 +56,11 @@ pub(super) struct SocketQuery {
 pub(super) async fn upgrade(
     State(state): State<AppState>,
     Extension(place): Extension<Arc<Place>>,
-    Path(room): Path<String>,
+    InRoom(room): InRoom,
     Params(query): Params<SocketQuery>,
     mut request: Request,
 ) -> Result<Response, Problem> {
-    let opening = opening(&room, &query, request.headers())?;
+    let opening = opening(room, &query, request.headers())?;
     let accept = derive_accept_key(handshake_key(request.headers())?.as_bytes());
     let accept = HeaderValue::try_from(accept).map_err(|_| Problem::not_a_handshake())?;
     if state.doors.shutdown.has_begun() {
@@ -89,7 +89,7 @@ pub(super) async fn upgrade(
     Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
 }
 
-fn opening(room: &str, query: &SocketQuery, headers: &HeaderMap) -> Result<Opening, Problem> {
+fn opening(room: RoomId, query: &SocketQuery, headers: &HeaderMap) -> Result<Opening, Problem> {
     let bearer = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default());
     let credentials = Credentials {
         guest: query.guest.as_deref(),
@@ -97,7 +97,7 @@ fn opening(room: &str, query: &SocketQuery, headers: &HeaderMap) -> Result<Openi
         token: query.token.as_deref().or(bearer),
     };
     let since = query.since.as_deref().map(Cursor::parse).transpose()?;
-    Ok(Opening { room: room_id(room)?, identity: identify(&credentials)?, since })
+    Ok(Opening { room, identity: identify(&credentials)?, since })
 }
 
 fn handshake_key(headers: &HeaderMap) -> Result<&str, Problem> {

@@ -68,6 +68,9 @@ impl StoreError {
         matches!(self, Self::Transient { .. })
     }
 
+    /// Every word that [`StoreError::class`] gives.
+    pub const CLASSES: [&'static str; 2] = ["transient", "blocked"];
+
     /// The word for metrics.
     #[must_use]
     pub fn class(&self) -> &'static str {

@@ -8,7 +8,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{Instrument as _, error, info_span, warn};
 
-use super::aside::AsideFile;
+use super::aside::{AsideFile, SET_ASIDE_REASONS};
 use super::contract::{CommentStore, Record, StoreError, WriteReport};
 use super::queue::WriteQueue;
 use crate::metrics::Metrics;
@@ -49,6 +49,13 @@ impl Flusher {
         aside: AsideFile,
         metrics: Arc<Metrics>,
     ) -> Self {
+        // Each is shown from the start, so that a first increase can be told from a metric that is missing.
+        for reason in SET_ASIDE_REASONS {
+            drop(metrics.set_aside.get_or_create(&[("reason", reason)]));
+        }
+        for class in StoreError::CLASSES {
+            drop(metrics.flush_retries.get_or_create(&[("class", class)]));
+        }
         Self { config, queue, store, aside: Arc::new(aside), metrics }
     }
 
@@ -65,7 +72,8 @@ impl Flusher {
         let mut ticks = interval(self.config.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let is_last = self.queue.is_closed();
+            // Closed is not enough: a push that began before may still be under way.
+            let is_last = self.queue.is_sealed();
             // A tick takes what there is; a full batch does not wait for the tick.
             let at_least = tokio::select! {
                 _ = ticks.tick() => 1,
@@ -146,3 +154,7 @@ impl Flusher {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "flusher_tests.rs"]
+mod tests;

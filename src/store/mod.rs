@@ -9,6 +9,8 @@ mod contract;
 mod embedded;
 mod faulty;
 mod flusher;
+#[cfg(test)]
+pub(crate) mod memory;
 mod mongo;
 mod queue;
 

@@ -86,7 +86,7 @@ impl WriteQueue {
     /// on is all there is.
     pub async fn close(&self) {
         self.inner.gate.fetch_or(CLOSED, Ordering::AcqRel);
-        while self.inner.gate.load(Ordering::Acquire) != CLOSED {
+        while !self.is_sealed() {
             tokio::task::yield_now().await;
         }
         self.inner.wake.notify_one();
@@ -96,6 +96,12 @@ impl WriteQueue {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.inner.gate.load(Ordering::Acquire) & CLOSED != 0
+    }
+
+    /// Whether the queue was closed and no push is under way: nothing comes into it any more.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.inner.gate.load(Ordering::Acquire) == CLOSED
     }
 
     /// How many comments wait.
@@ -231,6 +237,18 @@ mod tests {
                 prop_assert_eq!(queue.len(), model.len());
             }
         }
+    }
+
+    #[tokio::test]
+    async fn it_is_not_sealed_while_a_push_is_under_way() {
+        let queue = WriteQueue::new(8, 4, Arc::default());
+        let under_way = queue.inner.enter().unwrap();
+        let mut closing = std::pin::pin!(queue.close());
+        assert!(futures_util::poll!(closing.as_mut()).is_pending());
+        assert!(queue.is_closed() && !queue.is_sealed(), "that push may still bring a comment");
+        drop(under_way);
+        closing.await;
+        assert!(queue.is_sealed());
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

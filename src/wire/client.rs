@@ -33,8 +33,13 @@ pub enum FrameError {
         nonce: Option<Nonce>,
     },
     /// A type that the protocol does not have.
-    #[error("the type {0:?} is not one of \"send\" and \"ping\"")]
-    Type(String),
+    #[error("the type {kind:?} is not one of \"send\" and \"ping\"")]
+    Type {
+        /// The type, or its beginning.
+        kind: String,
+        /// The frame's nonce, where it has one.
+        nonce: Option<Nonce>,
+    },
     /// A nonce that is not one.
     #[error("{0}")]
     Nonce(#[from] IdError),
@@ -47,7 +52,7 @@ impl FrameError {
         match self {
             Self::Json(_) => "bad_json",
             Self::Field { .. } => "bad_field",
-            Self::Type(_) => "unknown_type",
+            Self::Type { .. } => "unknown_type",
             Self::Nonce(_) => "bad_nonce",
         }
     }
@@ -56,8 +61,8 @@ impl FrameError {
     #[must_use]
     pub fn nonce(&self) -> Option<&Nonce> {
         match self {
-            Self::Field { nonce, .. } => nonce.as_ref(),
-            _ => None,
+            Self::Field { nonce, .. } | Self::Type { nonce, .. } => nonce.as_ref(),
+            Self::Json(_) | Self::Nonce(_) => None,
         }
     }
 }
@@ -86,8 +91,8 @@ impl ClientFrame {
         match raw.kind.as_deref() {
             Some("ping") => Ok(Self::Ping),
             Some("send") => raw.into_draft().map(Self::Send),
-            Some(other) => Err(FrameError::Type(other.chars().take(32).collect())),
-            None => Err(field("type is missing", None)),
+            Some(other) => Err(FrameError::Type { kind: other.chars().take(32).collect(), nonce: raw.valid_nonce() }),
+            None => Err(field("type is missing", raw.valid_nonce())),
         }
     }
 
@@ -102,6 +107,11 @@ impl ClientFrame {
 }
 
 impl Raw<'_> {
+    /// The nonce to answer under, when the rest of the frame says nothing.
+    fn valid_nonce(&self) -> Option<Nonce> {
+        Nonce::parse(self.nonce.as_deref()?).ok()
+    }
+
     fn into_draft(self) -> Result<Draft, FrameError> {
         let nonce = self.nonce.as_deref().map(Nonce::parse).transpose()?;
         let ack = match AckLevel::parse(self.ack.as_deref()) {
@@ -173,9 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_field_is_answered_under_the_nonce() {
-        let error = ClientFrame::parse(r#"{"type":"send","nonce":"n7","text":5}"#).unwrap_err();
-        assert_eq!(error.nonce().map(Nonce::as_str), Some("n7"));
+    fn a_bad_frame_is_answered_under_its_nonce() {
+        for frame in [r#"{"type":"send","nonce":"n7","text":5}"#, r#"{"type":"shout","nonce":"n7"}"#, r#"{"nonce":"n7"}"#] {
+            let error = ClientFrame::parse(frame).unwrap_err();
+            assert_eq!(error.nonce().map(Nonce::as_str), Some("n7"), "{frame}");
+        }
     }
 
     proptest! {

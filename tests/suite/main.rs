@@ -2,9 +2,20 @@
 //! fetches what they need.
 
 mod contract;
+mod drain;
 mod embedded;
+mod evening;
+mod handshake;
+mod hostile;
+mod http;
 mod mongo;
+mod mongo_contract;
 mod mongo_faults;
+mod protocol;
 mod redis_relay;
+mod resume;
+mod slow;
 mod smoke;
+mod start;
 mod support;
+mod surface;

@@ -145,7 +145,7 @@ impl MongoStore {
             .limit(query.limit)
             // One more than the limit, for the server ends the cursor with its first answer only if the batch was not
             // filled; the default of 101 would cost a second round trip.
-            .batch_size(u32::try_from(query.limit.saturating_add(1)).unwrap_or(u32::MAX));
+            .batch_size(u32::try_from(query.limit.saturating_add(1)).unwrap_or(MAX_BATCH).min(MAX_BATCH));
         let mut cursor = find.await?;
         let (mut comments, mut documents, mut malformed) = (Vec::new(), 0_i64, 0_u64);
         while cursor.advance().await? {
@@ -188,6 +188,9 @@ struct Read {
 async fn within<T>(bound: Duration, doing: &str, operation: impl Future<Output = T>) -> Result<T, StoreError> {
     tokio::time::timeout(bound, operation).await.map_err(|_| timed_out(doing, bound))
 }
+
+/// The driver takes no more, and no answer has as many.
+const MAX_BATCH: u32 = i32::MAX as u32;
 
 fn one_more(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)

@@ -1,6 +1,8 @@
 //! What the tests start and stop, and how they talk to it.
 
+pub mod follower;
 pub mod mongod;
 pub mod redis;
 pub mod server;
 pub mod viewer;
+pub mod wire;

@@ -88,25 +88,45 @@ impl Start {
         self
     }
 
-    /// Starts it, and waits until it listens.
-    pub fn run(self) -> Server {
+    fn command(&self) -> (Command, TempDir) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("danmakud.toml");
         std::fs::write(&file, &self.config).expect("the folder is ours");
         let mut command = Command::new(env!("CARGO_BIN_EXE_danmakud"));
-        command.arg("--config").arg(&file).args(["--listen", "127.0.0.1:0", "--data-dir"]).arg(&self.data_dir);
+        command.arg("--config").arg(&file).arg("--data-dir").arg(&self.data_dir);
+        if !self.args.iter().any(|arg| arg == "--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
         command.args(&self.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        (command, folder)
+    }
+
+    /// Starts it, expecting that it ends by itself, and waits for that.
+    pub async fn fail(self) -> End {
+        let (command, _config) = self.command();
+        end_of(command).await
+    }
+
+    /// Starts it, and waits until it listens.
+    pub fn run(self) -> Server {
+        self.try_run().unwrap_or_else(|end| panic!("the server did not start: {end:?}"))
+    }
+
+    /// As [`Start::run`], when it may end instead.
+    pub fn try_run(self) -> Result<Server, End> {
+        let (mut command, folder) = self.command();
         let mut child = command.spawn().expect("the binary is built with the tests");
         let mut stdout = BufReader::new(child.stdout.take().expect("it was asked for"));
         let mut line = String::new();
         stdout.read_line(&mut line).expect("its output can be read");
         let Some(address) = line.trim().strip_prefix("listening on http://") else {
-            let mut error = String::new();
-            child.stderr.take().expect("it was asked for").read_to_string(&mut error).expect("it is text");
-            panic!("the server did not start: {line}{error}");
+            let mut stderr = String::new();
+            child.stderr.take().expect("it was asked for").read_to_string(&mut stderr).expect("it is text");
+            let code = child.wait().expect("it is our child").code();
+            return Err(End { code, stdout: line, stderr });
         };
         let address = address.parse().expect("it is an address");
-        Server { child, stdout, address, _config: folder }
+        Ok(Server { child, stdout, address, _config: folder })
     }
 }
 
@@ -169,6 +189,29 @@ impl Server {
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         value.unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
     }
+
+    /// Adds up a metric over its labels; 0 when none of them was counted yet.
+    pub async fn sum(&self, name: &str) -> i64 {
+        let (_, _, text) = self.request("GET", "/metrics", "").await;
+        let of_label = |line: &str| line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once(' ')?.1.parse::<i64>().ok();
+        text.lines().filter_map(of_label).sum()
+    }
+
+    /// The memory it has in use, in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells it");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
+    /// Fails unless the server is well: it says so, and a viewer gets what it says in a room of its own.
+    pub async fn is_well(&self) {
+        let (status, _, body) = self.request("GET", "/healthz", "").await;
+        assert_eq!((status, body.as_str()), (200, "ok\n"));
+        let mut viewer = super::viewer::Viewer::join(self.address, "well", "").await;
+        let ack = viewer.say("well", "all is well", "stored").await;
+        assert_eq!(ack["type"], "ack", "{ack}");
+    }
 }
 
 impl Drop for Server {
@@ -176,6 +219,36 @@ impl Drop for Server {
         let _may_have_ended = self.child.kill();
         let _reaped = self.child.wait();
     }
+}
+
+/// Runs the binary with these arguments to its end.
+pub async fn run(args: &[&str]) -> End {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_danmakud"));
+    command.args(args).stdin(Stdio::null());
+    end_of(command).await
+}
+
+async fn end_of(mut command: Command) -> End {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary is built");
+    let id = child.id().to_string();
+    let wait = tokio::task::spawn_blocking(move || child.wait_with_output().expect("it is our child"));
+    let Ok(output) = timeout(PATIENCE, wait).await else {
+        let _ends_the_wait = Command::new("kill").args(["-9", &id]).status();
+        panic!("the program does not end");
+    };
+    let output = output.expect("waiting does not fail");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
+    End { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// Asks again until it is so, and fails when it is not within [`PATIENCE`].
+pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let asking = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(timeout(PATIENCE, asking).await.is_ok(), "gave up waiting until {what}");
 }
 
 /// Sends bytes and gives all that comes back until the server closes.

@@ -111,6 +111,20 @@ impl Viewer {
         texts
     }
 
+    /// Takes comments until this text, which it gives as the last; what `hello` brought comes first. Fails when the server
+    /// tells of a gap.
+    pub async fn texts_until(&mut self, last: &str) -> Vec<String> {
+        let mut texts = texts_of(&self.hello["recent"]);
+        while texts.last().is_none_or(|text| text != last) {
+            let frame = self.frame().await;
+            assert_ne!(frame["type"], "gap", "{frame}");
+            if frame["type"] == "comments" {
+                texts.extend(texts_of(&frame["comments"]));
+            }
+        }
+        texts
+    }
+
     /// Waits until the server closes; gives the code and the frames before.
     pub async fn closed(&mut self) -> (Option<u16>, Vec<Value>) {
         let mut frames = Vec::new();

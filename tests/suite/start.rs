@@ -1,0 +1,108 @@
+//! Starting and refusing to start: exit codes, and one clear sentence for people.
+
+use super::support::server::{End, Start, run, until};
+
+/// The one line that says why, and that nothing was served.
+fn sentence(end: &End) -> &str {
+    let lines: Vec<_> = end.stderr.lines().filter(|line| line.starts_with("danmakud: ")).collect();
+    assert!(lines.len() == 1 && !end.stdout.contains("listening"), "{end:?}");
+    lines[0]
+}
+
+async fn check(toml: &str, args: &[&str]) -> End {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("danmakud.toml");
+    std::fs::write(&file, toml).unwrap();
+    let file = file.to_str().unwrap();
+    run(&[&["check", "--config", file], args].concat()).await
+}
+
+#[tokio::test]
+async fn check_says_whether_the_configuration_is_right() {
+    let good = check("[limits]\nburst = 7", &["--listen", "127.0.0.1:0"]).await;
+    assert_eq!((good.code, good.stderr.as_str()), (Some(0), ""), "{good:?}");
+    assert!(good.stdout.contains("the configuration is right"), "{good:?}");
+    let table: [(&str, &[&str], &[&str]); 8] = [
+        ("[limits]\nburst = 0", &[], &["danmakud.toml", "limits.burst", "1 to"]),
+        ("[limits]\nbrust = 1", &[], &["danmakud.toml", "limits.brust"]),
+        ("[limits]\nmin_interval = \"fast\"", &[], &["danmakud.toml", "limits.min_interval", "such as"]),
+        ("[room]\nring = 10\nrecent = 20", &[], &["danmakud.toml", "room.recent", "room.ring"]),
+        ("not toml", &[], &["danmakud.toml"]),
+        ("", &["--listen", "nowhere"], &["--listen", "listen"]),
+        ("", &["--mongodb", "http://user:secret@x"], &["--mongodb", "mongodb.uri", "mongodb://"]),
+        ("", &["--redis", "redis://x"], &["redis.url", "mongodb.uri"]),
+    ];
+    for (toml, args, words) in table {
+        let bad = check(toml, args).await;
+        assert_eq!((bad.code, bad.stdout.as_str()), (Some(64), ""), "{toml} {args:?}: {bad:?}");
+        assert!(words.iter().all(|word| bad.stderr.contains(word)), "{words:?} in {bad:?}");
+        assert!(bad.stderr.starts_with("danmakud: ") && !bad.stderr.contains("secret"), "{bad:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_command_line_is_told_from_a_request_for_help() {
+    for args in [&["--nonsense"][..], &["nonsense"], &["check", "--nonsense"], &["--listen"], &["health", "--listen", "x"]]
+    {
+        let end = run(args).await;
+        assert_eq!((end.code, end.stdout.as_str()), (Some(64), ""), "{args:?}: {end:?}");
+        assert!(!end.stderr.is_empty());
+    }
+    for args in ["--help", "--version"] {
+        let end = run(&[args]).await;
+        assert_eq!((end.code, end.stderr.as_str()), (Some(0), ""), "{args}: {end:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_bad_configuration_does_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let end = Start::in_folder(&folder.path().join("data")).config("[server]\nmax_fragments = 0").fail().await;
+    assert_eq!(end.code, Some(64), "{end:?}");
+    assert!(sentence(&end).contains("server.max_fragments"), "{end:?}");
+    assert!(!folder.path().join("data").exists(), "nothing was made");
+    let missing = run(&["--config", "/does/not/exist.toml"]).await;
+    assert_eq!(missing.code, Some(64), "{missing:?}");
+    assert!(sentence(&missing).contains("/does/not/exist.toml"), "{missing:?}");
+}
+
+#[tokio::test]
+async fn an_address_or_folder_that_cannot_be_had_fails_with_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Start::in_folder(&folder.path().join("a")).run();
+    let address = server.address.to_string();
+    let taken = Start::in_folder(&folder.path().join("b")).args(&["--listen", &address]).fail().await;
+    assert_eq!(taken.code, Some(1), "{taken:?}");
+    assert!(sentence(&taken).contains(&address), "{taken:?}");
+
+    let second = Start::in_folder(&folder.path().join("a")).fail().await;
+    assert_eq!(second.code, Some(1), "{second:?}");
+    let told = sentence(&second);
+    assert!(told.contains("in use by another server") && told.contains(folder.path().to_str().unwrap()), "{told}");
+    server.is_well().await;
+
+    let file = folder.path().join("file");
+    std::fs::write(&file, "in the way").unwrap();
+    for folder in [file.clone(), file.join("below")] {
+        let end = Start::in_folder(&folder).fail().await;
+        assert_eq!(end.code, Some(1), "{end:?}");
+        assert!(sentence(&end).contains(folder.to_str().unwrap()), "{end:?}");
+    }
+}
+
+#[tokio::test]
+async fn health_tells_a_ready_server_from_one_that_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Start::in_folder(folder.path()).run();
+    let address = server.address.to_string();
+    until("it is ready", async || server.request("GET", "/readyz", "").await.0 == 200).await;
+    let ready = run(&["health", "--listen", &address]).await;
+    assert_eq!((ready.code, ready.stderr.as_str()), (Some(0), ""), "{ready:?}");
+    // A server that listens everywhere is asked at home.
+    let everywhere = format!("0.0.0.0:{}", server.address.port());
+    assert_eq!(run(&["health", "--listen", &everywhere]).await.code, Some(0));
+    assert_eq!(server.stop().await.code, Some(0));
+    let absent = run(&["health", "--listen", &address]).await;
+    assert_eq!(absent.code, Some(1), "{absent:?}");
+    assert!(sentence(&absent).contains(&address), "{absent:?}");
+}
