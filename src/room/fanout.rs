@@ -162,7 +162,7 @@ impl Tick {
         room.audience.is_ticking.swap(false, Ordering::AcqRel);
         // Who came in between saw the tick running: then it goes on, unless that one has started another.
         let is_needed = !room.audience.is_empty() || self.has_news(room);
-        !(is_needed && !room.audience.is_ticking.swap(true, Ordering::AcqRel))
+        !is_needed || room.audience.is_ticking.swap(true, Ordering::AcqRel)
     }
 
     /// Cuts, and writes what is new to every viewer.

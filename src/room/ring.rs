@@ -116,6 +116,12 @@ impl Ring {
         self.len
     }
 
+    /// Whether there is no comment in the ring.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Whether comments wait for a cut.
     #[must_use]
     pub fn is_cut(&self) -> bool {
