@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::entrance::COLD;
 use super::testing::{PATIENCE, RETRY, Scene, Told, tick};
 use super::*;
-use crate::model::{BatchEncoder, Cursor, Socket};
+use crate::model::Cursor;
 use crate::model::{Epoch, Seq, test_comment, test_identity};
 use crate::room::testing::{BEGUN, Frame, config, own_frame, room_id};
 use crate::store::Fault;
