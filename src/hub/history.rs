@@ -154,7 +154,9 @@ impl Hub {
         if is_enough || whole_from == Timestamp::MIN {
             return Ok(answer(here, limit, false, true));
         }
-        let base = self.load_page((room.clone(), before, limit), now, &snapshot).await?;
+        // The page is as of the snapshot: of comments accepted since, the store may have a later one and not an earlier.
+        let until = here.iter().map(Comment::position).max().unwrap_or(before);
+        let base = self.load_page((room.clone(), until, limit), now, &snapshot).await?;
         if let Some((_, earlier)) = base.snapshot.as_ref() {
             let mut earlier = comments_of(earlier);
             earlier.retain(is_wanted);

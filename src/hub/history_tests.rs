@@ -147,15 +147,21 @@ async fn lapped_between<A, B>(scene: &Scene, first: impl Future<Output = A>, sec
 async fn who_joins_a_read_from_before_the_ring_was_lapped_is_told_that_some_are_missing() {
     let (scene, id) = (Scene::new(1), room_id());
     scene.say(1);
-    let page = || scene.hub.page(&id, None, 1000);
-    let answer = lapped_between(&scene, page(), page()).await.unwrap();
-    assert!(answer.comments.len() == 601 || !answer.is_complete, "{} and complete", answer.comments.len());
-
-    let scene = Scene::new(1);
-    scene.say(1);
     let ask = || scene.hub.recent(&id, WINDOW, 1000);
     let answer = lapped_between(&scene, ask(), ask()).await;
     assert!(answer.comments.len() == 601 || !answer.is_complete, "{} and complete", answer.comments.len());
+}
+
+#[tokio::test]
+async fn a_page_is_as_of_its_beginning() {
+    let scene = Scene::new(1);
+    let said = scene.say(2);
+    scene.flush(1);
+    // As if two comments were accepted while the page is read, and only the later one is stored yet.
+    let later = test_comment("r", scene.clock.now().millis() + 10, 9, "later");
+    scene.memory.put(&later);
+    let answer = scene.hub.page(&room_id(), None, 10).await.unwrap();
+    assert_eq!(answer.comments.iter().rev().cloned().collect::<Vec<_>>(), said);
 }
 
 #[tokio::test]
