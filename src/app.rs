@@ -17,7 +17,7 @@ use crate::config::{Config, StoreConfig};
 use crate::hub::{Housekeeper, Hub, HubParts};
 use crate::metrics::Metrics;
 use crate::relay::{Envelope, Loopback, RedisRelay, Relay};
-use crate::server::{self, Doors, Readiness};
+use crate::server::{self, Doors, Readiness, Wheel};
 use crate::shutdown::Shutdown;
 use crate::store::{AsideFile, CommentStore, EmbeddedStore, Flusher, Ledger, MongoStore, WriteQueue};
 use crate::wire;
@@ -79,6 +79,7 @@ impl App {
         let address = listener.local_addr()?;
         let doors = Doors {
             hub: hub.clone(),
+            wheel: Wheel::new(config.server.ping_interval, config.server.ping_timeout),
             config: Arc::new(config.server),
             shutdown: shutdown.clone(),
             metrics,

@@ -3,29 +3,28 @@
 //! The hub joins admission, rooms, write queue, store and relay; each of them knows only itself. It holds the promise
 //! that matters most: a comment is queued for the store before anybody sees it.
 
+mod entrance;
 mod flight;
 mod history;
 mod housekeeping;
+#[cfg(test)]
+mod testing;
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tracing::warn;
-
+pub use entrance::{Entrance, Missed};
 pub use history::{HistoryError, PageAnswer, WindowAnswer};
 pub use housekeeping::Housekeeper;
 
 use crate::admission::{Admission, Judged};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::model::{
-    AckLevel, Comment, Cursor, Draft, Identity, Position, Posted, Refusal, RoomId, Socket, TextLimits,
-    Timestamp,
-};
+use crate::model::{AckLevel, Comment, Draft, Identity, Position, Posted, Refusal, RoomId, TextLimits, Timestamp};
 use crate::relay::{Envelope, Relay, RelayError};
-use crate::room::{Begin, CutObserver, Joined, Published, Reach, Registry, Room, RoomConfig, Sender, Taste, TooManyRooms};
+use crate::room::{CutObserver, Published, Registry, RoomConfig, Sender, TooManyRooms};
 use crate::store::{CommentStore, Ledger, PushError, StoreError, WriteQueue};
 use flight::Flights;
 use history::WindowKey;
@@ -61,7 +60,7 @@ pub struct HubParts {
 
 /// What is asked of the store once for all who ask the same at the same time.
 type Windows = Flights<WindowKey, history::Base>;
-type Pages = Flights<(RoomId, Position, usize), Result<Arc<crate::store::Page>, HistoryError>>;
+type Pages = Flights<(RoomId, Position, usize), Result<Arc<history::PageBase>, HistoryError>>;
 
 /// The hub. Clones share it.
 #[derive(Clone)]
@@ -81,34 +80,10 @@ struct Inner {
     occupied: Mutex<HashSet<RoomId>>,
 }
 
-/// After a failed read of the store, joins do without it for this long, so that they do not all wait for it.
-const COLD: Duration = Duration::from_secs(5);
-
-/// Most missed comments that are counted in the store for a viewer that comes back late.
-const MOST_COUNTED: u64 = 100_000;
-
 impl std::fmt::Debug for Hub {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Hub").field("config", &self.inner.config).finish_non_exhaustive()
     }
-}
-
-/// A viewer in its room, and what it cannot be given any more.
-#[derive(Debug)]
-pub struct Entrance {
-    /// Its place, and what it is told first.
-    pub joined: Joined,
-    /// What lies between its cursor and the ring.
-    pub missed: Missed,
-}
-
-/// Comments that a viewer which resumes cannot be given any more, beside those the ring counts itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missed {
-    /// So many.
-    Exactly(u64),
-    /// The store could not be asked.
-    Unknown,
 }
 
 /// Shows what rooms cut to the relay.
@@ -178,7 +153,8 @@ impl Hub {
             style,
             expire_at: ts.plus(self.inner.config.retention),
         };
-        let published = rooms.with(room, |room| room.publish(now, &sender, make, |posted| parts.queue.try_push(posted)));
+        let published =
+            rooms.with(room, |room| room.publish(now, &sender, make, |posted| parts.queue.try_push(posted)));
         published.map_err(|full| self.no_room(full))?.map_err(|refused| self.not_kept(refused))
     }
 
@@ -211,93 +187,6 @@ impl Hub {
         // A room that was dropped meanwhile has nobody to deliver to.
         if room.deliver(envelope.comments).is_ok() {
             self.inner.parts.metrics.relay_received.inc_by(count as u64);
-        }
-    }
-
-    /// Puts a viewer into a room, after `since` if it has been there before.
-    ///
-    /// A room that is new in memory is given its latest comments from the store first, if the store answers in time.
-    ///
-    /// # Errors
-    /// A [`Refusal`] when the room cannot be opened.
-    pub async fn join(
-        &self,
-        id: &RoomId,
-        socket: Arc<dyn Socket>,
-        taste: Taste,
-        since: Option<Cursor>,
-    ) -> Result<Entrance, Refusal> {
-        let rooms = &self.inner.rooms;
-        let room = rooms.get_or_make(id).map_err(|full| self.no_room(full))?;
-        self.warm(&room).await;
-        let (begin, missed) = match since {
-            None => (Begin::Newest, Missed::Exactly(0)),
-            Some(cursor) => self.begin_after(&room, cursor).await,
-        };
-        let join = |room: &Arc<Room>| room.join(Arc::clone(&socket), taste.clone(), begin);
-        let mut joined = rooms.with(id, join).map_err(|full| self.no_room(full))?;
-        let now = self.inner.parts.clock.now();
-        joined.recent.retain(|posted| posted.comment.expire_at > now);
-        self.tell_occupied(id);
-        Ok(Entrance { joined, missed })
-    }
-
-    /// Tells the relay of a room that has viewers from now on.
-    fn tell_occupied(&self, id: &RoomId) {
-        if self.inner.parts.relay.is_joined() && self.occupied().insert(id.clone()) {
-            self.inner.parts.relay.occupied(id);
-        }
-    }
-
-    /// Tells the relay of rooms that have no viewers any more.
-    fn tell_vacated(&self) {
-        // A join counts its viewer before it takes this lock, so a room that is filling again is not given up.
-        self.occupied().retain(|id| {
-            let is_occupied = self.inner.rooms.get(id).is_some_and(|room| room.online() > 0);
-            if !is_occupied {
-                self.inner.parts.relay.vacated(id);
-            }
-            is_occupied
-        });
-    }
-
-    fn occupied(&self) -> MutexGuard<'_, HashSet<RoomId>> {
-        self.inner.occupied.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Where a viewer with this cursor begins, and what it has missed that the ring does not know of.
-    async fn begin_after(&self, room: &Room, cursor: Cursor) -> (Begin, Missed) {
-        let Reach::Before { start, oldest } = room.reach(&cursor) else {
-            return (Begin::After(cursor), Missed::Exactly(0));
-        };
-        let before = oldest.unwrap_or(Position::END);
-        let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.position, before, MOST_COUNTED));
-        let missed = match counted.await {
-            Ok(count) => Missed::Exactly(count),
-            Err(_) => Missed::Unknown,
-        };
-        (Begin::From(start), missed)
-    }
-
-    /// Puts what the store has of the room in front of its ring, once. A store that does not answer is done without.
-    async fn warm(&self, room: &Room) {
-        if room.warmed.initialized()
-            || self.inner.parts.clock.now().millis() < self.inner.cold_until.load(Ordering::Relaxed)
-        {
-            return;
-        }
-        let load = || async {
-            let capacity = self.inner.config.room.ring;
-            let load = self.inner.parts.store.load_recent(room.id(), Timestamp::MIN, capacity);
-            let mut page = self.read(load).await?;
-            page.comments.reverse();
-            room.prepend(page.comments, !page.has_more);
-            Ok::<_, StoreError>(())
-        };
-        if let Err(error) = room.warmed.get_or_try_init(load).await {
-            let until = self.inner.parts.clock.now().plus(COLD);
-            self.inner.cold_until.store(until.millis(), Ordering::Relaxed);
-            warn!(%error, "cannot load a room's comments from the store; viewers start without");
         }
     }
 

@@ -106,6 +106,8 @@ metrics! {
     frames_sent: Counter = "frames_sent";
     /// Comments delivered, counted once for each viewer.
     deliveries: Counter = "deliveries";
+    /// Comments left out for viewers who asked for fewer, counted once for each viewer.
+    left_out: Counter = "left_out";
     /// Comments that viewers were told they had missed, counted once for each viewer.
     missed: Counter = "missed";
     /// Reads that the store was asked for.

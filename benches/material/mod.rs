@@ -40,9 +40,8 @@ pub fn sender(line: &Line) -> (UserId, Name) {
 }
 
 /// So many accepted comments of one room, from now on, each with an id of its own.
-pub fn comments(count: usize) -> Vec<Comment> {
+pub fn comments(lines: &[Line], count: usize) -> Vec<Comment> {
     let (begin, retention) = (Clock::system().now(), defaults().hub.retention);
-    let lines = lines();
     let comment = |(number, line): (u32, &Line)| {
         let ts = begin.plus(Duration::from_millis(u64::from(number) / PER_MILLISECOND));
         let (uid, name) = sender(line);

@@ -56,7 +56,7 @@ section! {
         ring: i64 = 1024,
         recent: i64 = 200,
         max_window: String = "100ms".into(),
-        evict_after: String = "60s".into(),
+        evict_after: String = "2m".into(),
         max_rooms: i64 = 200_000,
     }
 }

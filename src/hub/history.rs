@@ -12,6 +12,7 @@ use thiserror::Error;
 use super::Hub;
 use crate::model::{Comment, Cursor, Epoch, Position, Posted, RoomId, Seq, Timestamp};
 use crate::room::Snapshot;
+use crate::store::Page;
 
 /// The store did not answer.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -57,6 +58,15 @@ pub(super) struct Base {
     is_whole: bool,
 }
 
+/// What one read of a page gave, for all who shared it.
+#[derive(Debug)]
+pub(super) struct PageBase {
+    at: Timestamp,
+    /// What the ring had before the read began: what was settled afterwards is in it, what was before is in the store.
+    snapshot: Arc<Option<(Epoch, Snapshot)>>,
+    page: Page,
+}
+
 impl Hub {
     /// Gives a room's comments of the `last` so long, at most `limit` of them, the newest.
     ///
@@ -76,11 +86,7 @@ impl Hub {
         // What has come since that read began is in the ring, unless the ring has lapped it.
         let now = self.inner.parts.clock.now();
         let fresh = self.snapshot(room, from);
-        let is_joined = match (&base.end, &fresh) {
-            (_, None) => true,
-            (Some((epoch, end)), Some((now_epoch, fresh))) => epoch == now_epoch && fresh.start <= *end,
-            (None, Some((_, fresh))) => fresh.whole_from <= base.at,
-        };
+        let is_joined = joins(base.end, base.at, fresh.as_ref());
         let mut comments = Vec::clone(&base.comments);
         if let Some((_, fresh)) = &fresh {
             comments = join_by_position(comments, comments_of(fresh));
@@ -138,36 +144,68 @@ impl Hub {
         let before = before.unwrap_or(Position::END);
         let now = self.inner.parts.clock.now();
         let is_wanted = |comment: &Comment| comment.position() < before && comment.expire_at > now;
-        let snapshot = self.snapshot(room, Timestamp::MIN).map(|(_, snapshot)| snapshot);
-        let mut here = snapshot.as_ref().map(comments_of).unwrap_or_default();
+        let snapshot = Arc::new(self.snapshot(room, Timestamp::MIN));
+        let ring = snapshot.as_ref().as_ref().map(|(_, snapshot)| snapshot);
+        let mut here = ring.map(comments_of).unwrap_or_default();
         here.retain(is_wanted);
-        let whole_from = snapshot.as_ref().map_or(Timestamp::MAX, |snapshot| snapshot.whole_from);
+        let whole_from = ring.map_or(Timestamp::MAX, |ring| ring.whole_from);
         // One more than asked for tells whether there is a next page.
         let is_enough = here.iter().filter(|comment| comment.ts >= whole_from).count() > limit;
         if is_enough || whole_from == Timestamp::MIN {
             return Ok(answer(here, limit, false, true));
         }
-        let (hub, key) = (self.clone(), (room.clone(), before, limit));
-        let load = || async move {
-            let load = hub.inner.parts.store.load_before(&key.0, key.1, key.2);
-            hub.read(load).await.map(Arc::new).map_err(|error| HistoryError(error.to_string()))
-        };
-        let page = self.inner.pages.join((room.clone(), before, limit), load).await?;
-        let mut stored: Vec<_> = page.comments.iter().rev().cloned().collect();
-        if page.has_more
+        // The page is as of the snapshot: of comments accepted since, the store may have a later one and not an earlier.
+        let until = here.iter().map(Comment::position).max().unwrap_or(before);
+        let base = self.load_page((room.clone(), until, limit), now, &snapshot).await?;
+        if let Some((_, earlier)) = base.snapshot.as_ref() {
+            let mut earlier = comments_of(earlier);
+            earlier.retain(is_wanted);
+            here = join_by_position(earlier, here);
+        }
+        let stored: Vec<_> = base.page.comments.iter().rev().cloned().collect();
+        if base.page.has_more
             && let Some(oldest) = stored.first().map(Comment::position)
         {
             // Below the page's last comment the store has more that we do not know: it would be skipped.
             here.retain(|comment| comment.position() >= oldest);
         }
-        stored = join_by_position(stored, here);
-        let is_settled = snapshot.is_none_or(|snapshot| snapshot.overhang == 0);
-        Ok(answer(stored, limit, page.has_more, is_settled))
+        let is_settled = base.snapshot.as_ref().as_ref().is_none_or(|(_, earlier)| earlier.overhang == 0);
+        let end = base.snapshot.as_ref().as_ref().map(|(epoch, earlier)| (*epoch, earlier.end));
+        let is_joined = joins(end, base.at, snapshot.as_ref().as_ref());
+        Ok(answer(join_by_position(stored, here), limit, base.page.has_more, is_settled && is_joined))
+    }
+
+    /// Joins the store's read of a page that is under way, or begins it; `snapshot` is what the ring had at `at`.
+    async fn load_page(
+        &self,
+        key: (RoomId, Position, usize),
+        at: Timestamp,
+        snapshot: &Arc<Option<(Epoch, Snapshot)>>,
+    ) -> Result<Arc<PageBase>, HistoryError> {
+        let (hub, snapshot, (room, before, limit)) = (self.clone(), Arc::clone(snapshot), key.clone());
+        let load = || async move {
+            let page = hub.read(hub.inner.parts.store.load_before(&room, before, limit)).await;
+            let page = page.map_err(|error| HistoryError(error.to_string()))?;
+            Ok(Arc::new(PageBase { at, snapshot, page }))
+        };
+        self.inner.pages.join(key, load).await
+    }
+}
+
+/// Whether a ring goes on, without a hole, from where a read that began at `at` saw it end.
+fn joins(end: Option<(Epoch, Seq)>, at: Timestamp, fresh: Option<&(Epoch, Snapshot)>) -> bool {
+    match (end, fresh) {
+        (_, None) => true,
+        (Some((epoch, end)), Some((now_epoch, fresh))) => epoch == *now_epoch && fresh.start <= end,
+        (None, Some((_, fresh))) => fresh.whole_from <= at,
     }
 }
 
 fn comments_of(snapshot: &Snapshot) -> Vec<Comment> {
-    snapshot.comments.iter().map(|posted: &Arc<Posted>| posted.comment.clone()).collect()
+    let mut comments: Vec<_> = snapshot.comments.iter().map(|posted: &Arc<Posted>| posted.comment.clone()).collect();
+    // One from another node may have come late; the ring has it where it came.
+    comments.sort_by_key(Comment::position);
+    comments
 }
 
 /// Turns comments in order into a page, newest first.
@@ -186,3 +224,7 @@ fn join_by_position(mut a: Vec<Comment>, b: Vec<Comment>) -> Vec<Comment> {
     a.sort_by_key(Comment::position);
     a
 }
+
+#[cfg(test)]
+#[path = "history_tests.rs"]
+mod tests;

@@ -53,6 +53,7 @@ impl Housekeeper {
         }
         self.told = told;
         self.hub.tell_vacated();
+        inner.rooms.drop_expired(inner.parts.clock.now());
         inner.parts.admission.sweep();
         let evicted = inner.rooms.sweep();
         if evicted > 0 {

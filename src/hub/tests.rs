@@ -1,1 +1,221 @@
+//! The hub's promises: kept before shown, joined without loss, never long held up by a store.
 
+use tokio::time::Instant;
+
+use super::entrance::COLD;
+use super::testing::{PATIENCE, RETRY, Scene, Told, tick};
+use super::*;
+use crate::model::Cursor;
+use crate::model::{Epoch, Seq, test_comment, test_identity};
+use crate::room::testing::{BEGUN, Frame, config, own_frame, room_id};
+use crate::store::Fault;
+
+/// Puts so many comments of an earlier life of the room into the store.
+fn put_earlier(scene: &Scene, n: u32) -> Vec<Comment> {
+    let make = |i: u32| test_comment("r", BEGUN - 10_000 + i64::from(i), i, "earlier");
+    let earlier: Vec<_> = (0..n).map(make).collect();
+    earlier.iter().for_each(|comment| scene.memory.put(comment));
+    earlier
+}
+
+fn foreign(comment: &Comment) -> Cursor {
+    Cursor { epoch: Epoch(1), seq: Seq(5), position: comment.position() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_comment_that_finds_the_queue_full_is_refused_and_nobody_sees_it() {
+    let scene = Scene::with(config(100), 2, false);
+    let (_entrance, socket) = scene.join(None).await;
+    let kept = scene.say(2);
+    let refusal = scene.try_say().unwrap_err();
+    assert_eq!(refusal.code(), "busy");
+    assert!((RETRY..=RETRY * 2).contains(&refusal.retry_after().unwrap()));
+    tick().await;
+    assert_eq!(socket.places().len(), 2);
+    scene.flush(2);
+    let window = scene.hub.recent(&room_id(), Duration::from_secs(60), 100).await;
+    assert_eq!(window.comments, kept);
+    assert_eq!(scene.hub.page(&room_id(), None, 100).await.unwrap().comments.len(), 2);
+    assert_eq!((scene.hub.ledger().accepted, scene.memory.all().len()), (2, 2));
+    assert_eq!(scene.metrics.refused.get_or_create(&[("code", "busy")]).get(), 1);
+    scene.try_say().unwrap();
+}
+
+#[tokio::test]
+async fn once_intake_is_closed_senders_are_told_to_go() {
+    let scene = Scene::new(100);
+    scene.say(1);
+    scene.hub.close_intake().await;
+    assert_eq!(scene.try_say().unwrap_err().code(), "going_away");
+    assert!(!scene.hub.is_open());
+    assert!(matches!(scene.hub.probe().await, Err(NotReady::Stopping)));
+    assert_eq!(scene.hub.ledger().accepted, 1);
+}
+
+#[tokio::test]
+async fn a_resent_comment_is_recognised_even_when_the_queue_is_full() {
+    let scene = Scene::with(config(100), 1, false);
+    let nonce = crate::model::Nonce::parse("n").ok();
+    let draft = Draft { text: "x".into(), nonce, ..Draft::default() };
+    let send = || scene.hub.publish(&test_identity("u"), &room_id(), &draft).unwrap();
+    let first = send();
+    assert!(matches!(send(), Published::Resent(posted) if Arc::ptr_eq(&posted, first.posted())));
+    assert_eq!((scene.metrics.resent.get(), scene.hub.ledger().accepted), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_is_warmed_from_the_store_once() {
+    let scene = Scene::new(100);
+    let earlier = put_earlier(&scene, 3);
+    let (first, second) = tokio::join!(scene.join(None), scene.join(None));
+    let third = scene.join(None).await;
+    for (entrance, _) in [first, second, third] {
+        let recent: Vec<_> = entrance.joined.recent.iter().map(|posted| posted.comment.clone()).collect();
+        assert_eq!(recent, earlier);
+    }
+    assert_eq!(scene.store.attempts().reads, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_holds_joins_up_once_and_briefly() {
+    let scene = Scene::new(100);
+    put_earlier(&scene, 3);
+    scene.store.fail_until_told(Fault::Slow(Duration::from_secs(3600)));
+    let begun = Instant::now();
+    let joins = || scene.join(None);
+    let joined = tokio::join!(joins(), joins(), joins(), joins());
+    assert_eq!(begun.elapsed(), PATIENCE, "they wait together, not one after the other");
+    assert!(joined.0.0.joined.recent.is_empty());
+    scene.join(None).await;
+    assert_eq!((begun.elapsed(), scene.store.attempts().reads), (PATIENCE, 1), "the store is left alone for a while");
+    scene.store.heal();
+    scene.pass(COLD);
+    assert_eq!(scene.join(None).await.0.joined.recent.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_does_not_wait_for_a_store_that_is_away() {
+    let scene = Scene::new(100);
+    let earlier = put_earlier(&scene, 3);
+    scene.store.fail_until_told(Fault::Slow(Duration::from_secs(3600)));
+    let begun = Instant::now();
+    for _ in 0..3 {
+        let (entrance, _) = scene.join(Some(foreign(&earlier[0]))).await;
+        assert_eq!(entrance.missed, Missed::Unknown);
+        assert_eq!(begun.elapsed(), PATIENCE);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_from_another_life_gets_the_rest_or_its_exact_number() {
+    let scene = Scene::new(1);
+    let said = scene.say(600);
+    scene.flush(600);
+    for seen in [0, 99, 300, 511, 512, 598, 599] {
+        let (entrance, socket) = scene.join(Some(foreign(&said[seen]))).await;
+        tick().await;
+        let Missed::Exactly(missed) = entrance.missed else { panic!("the store was not asked") };
+        let told: u64 = socket.frames().iter().map(|frame| if let Frame::Gap(n) = frame { *n } else { 0 }).sum();
+        assert_eq!(missed + told + socket.places().len() as u64, 599 - seen as u64, "after {seen}");
+    }
+    scene.store.fail_until_told(Fault::Refuse);
+    assert_eq!(scene.join(Some(foreign(&said[0]))).await.0.missed, Missed::Unknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_dropped_while_somebody_joins_is_warmed_again() {
+    let scene = Scene::with(RoomConfig { evict_after: Duration::ZERO, ..config(100) }, 100, false);
+    let earlier = put_earlier(&scene, 3);
+    let release = scene.memory.hold_next_read();
+    let sweep = async {
+        while !scene.memory.is_holding() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(scene.hub.inner.rooms.sweep(), 1);
+        release.send(()).unwrap();
+    };
+    let ((entrance, _socket), ()) = tokio::join!(scene.join(None), sweep);
+    assert_eq!(entrance.joined.recent.len(), earlier.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_expired_is_not_told_to_who_joins() {
+    let scene = Scene::new(100);
+    scene.say(2);
+    scene.pass(Duration::from_secs(1800));
+    let kept = scene.say(1);
+    let (_first, _socket) = scene.join(None).await;
+    tick().await;
+    scene.pass(Duration::from_secs(1800));
+    let (entrance, _socket) = scene.join(None).await;
+    let recent: Vec<_> = entrance.joined.recent.iter().map(|posted| posted.comment.clone()).collect();
+    assert_eq!(recent, kept);
+}
+
+fn housekeeper(scene: &Scene) -> Housekeeper {
+    let encode = |online| own_frame(u32::try_from(online).unwrap(), 0);
+    Housekeeper::new(scene.hub.clone(), Duration::from_secs(5), encode)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_is_told_its_number_of_viewers_when_it_changes() {
+    let scene = Scene::new(100);
+    let mut housekeeper = housekeeper(&scene);
+    let (_first, socket) = scene.join(None).await;
+    assert_eq!((0..3).map(|_| housekeeper.run_once()).sum::<usize>(), 0);
+    let second = scene.join(None).await;
+    assert_eq!((0..3).map(|_| housekeeper.run_once()).sum::<usize>(), 0);
+    assert_eq!(second.1.frames(), [Frame::Own(2)]);
+    drop(second);
+    assert_eq!((0..3).map(|_| housekeeper.run_once()).sum::<usize>(), 0);
+    assert_eq!(socket.frames(), [Frame::Own(1), Frame::Own(2), Frame::Own(1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rooms_that_are_over_are_dropped_with_all_that_was_kept_of_them() {
+    let scene = Scene::new(100);
+    let mut housekeeper = housekeeper(&scene);
+    let joined = scene.join(None).await;
+    scene.say(1);
+    housekeeper.run_once();
+    drop(joined);
+    tokio::time::advance(config(100).evict_after).await;
+    assert_eq!(housekeeper.run_once(), 0, "a comment is on its way to the store");
+    scene.flush(1);
+    assert_eq!(housekeeper.run_once(), 1);
+    assert_eq!((scene.metrics.rooms.get(), scene.metrics.viewers.get()), (0, 0));
+    assert_eq!(scene.metrics.rooms_evicted.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_relay_is_told_once_when_a_room_fills_and_once_when_it_is_empty() {
+    let scene = Scene::with(config(100), 100, true);
+    let mut housekeeper = housekeeper(&scene);
+    let told = || std::mem::take(&mut *scene.relay.told.lock().unwrap());
+    for _ in 0..2 {
+        let (first, second) = (scene.join(None).await, scene.join(None).await);
+        assert_eq!(told(), [Told::Occupied(room_id())]);
+        drop(first);
+        housekeeper.run_once();
+        assert_eq!(told(), []);
+        drop(second);
+        assert_eq!((0..2).map(|_| housekeeper.run_once()).sum::<usize>(), 0);
+        assert_eq!(told(), [Told::Vacated(room_id())]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_from_the_relay_is_shown_and_not_sent_back() {
+    let scene = Scene::with(config(100), 100, true);
+    let (_entrance, socket) = scene.join(None).await;
+    let comments = vec![test_comment("r", BEGUN, 1, "from elsewhere")];
+    scene.hub.deliver(Envelope { room: room_id(), comments });
+    tick().await;
+    scene.say(2);
+    tick().await;
+    assert_eq!(socket.places().len(), 3);
+    let told = scene.relay.told.lock().unwrap().clone();
+    let forwarded: usize = told.iter().map(|told| if let Told::Forwarded(n) = told { *n } else { 0 }).sum();
+    assert_eq!((forwarded, scene.metrics.relay_received.get()), (2, 1));
+    assert_eq!(scene.hub.ledger().accepted, 2, "the other node keeps its own");
+}

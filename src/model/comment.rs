@@ -122,7 +122,15 @@ impl Posted {
     /// their fate was known.
     #[must_use]
     pub fn pending(comment: Comment, seq: Seq, overhang: Arc<AtomicUsize>) -> Self {
-        Self { comment, seq, is_local: true, sender: Role::Viewer, state: AtomicU8::new(PENDING), settled: Notify::new(), overhang }
+        Self {
+            comment,
+            seq,
+            is_local: true,
+            sender: Role::Viewer,
+            state: AtomicU8::new(PENDING),
+            settled: Notify::new(),
+            overhang,
+        }
     }
 
     /// The same, as sent by somebody with this role; without it, by a viewer.

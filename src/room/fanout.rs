@@ -1,19 +1,25 @@
 //! The tick: cuts what has come into a batch and writes it to every viewer's socket, waking no task of theirs.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Room;
-use super::pace::Pace;
 use super::batch::Batch;
+use super::pace::Pace;
 use super::viewer::{Delivered, Viewer};
 use crate::model::{Posted, RoomId, Seq};
 
 /// After so many viewers a tick lets other tasks of its core run.
 const YIELD_EVERY: usize = 128;
+
+/// A room with more viewers is spread over the cores, in shares of at least so many: their writes take about 2 ms, next
+/// to which handing a share to another core is nothing.
+const SHARE: usize = 512;
 
 /// A room's tick ends when nothing was published for this long and nobody is in the room; the next one starts it again.
 const IDLE: Duration = Duration::from_secs(5);
@@ -101,12 +107,11 @@ impl Audience {
         self.is_ticking.load(Ordering::Acquire)
     }
 
-    fn refresh(&self, copy: &mut Vec<Arc<Viewer>>, version: &mut u64) {
+    fn refresh(&self, copy: &mut Arc<[Arc<Viewer>]>, version: &mut u64) {
         let seats = self.lock();
         if *version != seats.version {
             *version = seats.version;
-            copy.clear();
-            copy.extend(seats.viewers.iter().flatten().cloned());
+            *copy = seats.viewers.iter().flatten().cloned().collect();
         }
     }
 }
@@ -119,19 +124,34 @@ pub(super) fn ensure_running(room: &Arc<Room>) {
     }
 }
 
+/// Writes what is fresh to some of a room's viewers.
+async fn write(room: &Room, viewers: &[Arc<Viewer>], which: Range<usize>, fresh: &[Arc<Batch>]) {
+    let mut delivered = Delivered::default();
+    let which = which.start..which.end.min(viewers.len());
+    for (i, viewer) in viewers.get(which).unwrap_or_default().iter().enumerate() {
+        delivered.add(viewer.offer(room, fresh));
+        if i % YIELD_EVERY == YIELD_EVERY - 1 {
+            tokio::task::yield_now().await;
+        }
+    }
+    room.count(&delivered);
+}
+
 struct Tick {
     pace: Pace,
     /// The place after the last comment that this tick has shown to the viewers.
     shown: Seq,
-    viewers: Vec<Arc<Viewer>>,
+    viewers: Arc<[Arc<Viewer>]>,
     version: u64,
-    fresh: Vec<Arc<Batch>>,
+    fresh: Arc<[Arc<Batch>]>,
+    cores: usize,
 }
 
 impl Tick {
     fn new(room: &Room, shown: Seq) -> Self {
         let pace = Pace::new(room.config.max_window, Instant::now());
-        Self { pace, shown, viewers: Vec::new(), version: u64::MAX, fresh: Vec::new() }
+        let cores = tokio::runtime::Handle::current().metrics().num_workers();
+        Self { pace, shown, viewers: Arc::default(), version: u64::MAX, fresh: Arc::default(), cores }
     }
 
     /// Runs until the room is gone, or nobody is in it and nothing is published any more.
@@ -162,7 +182,7 @@ impl Tick {
         room.audience.is_ticking.swap(false, Ordering::AcqRel);
         // Who came in between saw the tick running: then it goes on, unless that one has started another.
         let is_needed = !room.audience.is_empty() || self.has_news(room);
-        !(is_needed && !room.audience.is_ticking.swap(true, Ordering::AcqRel))
+        !is_needed || room.audience.is_ticking.swap(true, Ordering::AcqRel)
     }
 
     /// Cuts, and writes what is new to every viewer.
@@ -170,28 +190,30 @@ impl Tick {
         let begun = Instant::now();
         self.take_fresh(room);
         room.audience.refresh(&mut self.viewers, &mut self.version);
-        let mut delivered = Delivered::default();
-        for (i, viewer) in self.viewers.iter().enumerate() {
-            delivered.add(viewer.offer(room, &self.fresh));
-            if i % YIELD_EVERY == YIELD_EVERY - 1 {
-                tokio::task::yield_now().await;
-            }
+        let share = self.viewers.len().div_ceil(self.cores).max(SHARE);
+        let mut others = JoinSet::new();
+        for from in (share..self.viewers.len()).step_by(share) {
+            let (room, viewers, fresh) = (Arc::clone(room), Arc::clone(&self.viewers), Arc::clone(&self.fresh));
+            others.spawn(async move { write(&room, &viewers, from..from + share, &fresh).await });
         }
-        room.count(&delivered);
+        write(room, &self.viewers, 0..share, &self.fresh).await;
+        others.join_all().await;
         let comments = self.fresh.iter().map(|batch| batch.comments().len()).sum();
         self.pace.ticked(begun, comments, begun.elapsed());
-        self.fresh.clear();
+        self.fresh = Arc::default();
     }
 
     fn take_fresh(&mut self, room: &Room) {
+        let mut fresh = Vec::new();
         let mut state = room.lock();
         state.ring.cut();
-        state.ring.batches_from(self.shown, usize::MAX, &mut self.fresh);
+        state.ring.batches_from(self.shown, usize::MAX, &mut fresh);
         self.shown = state.ring.next();
         drop(state);
+        self.fresh = fresh.into();
         if let Some(observer) = room.ids.observer() {
             let local = |posted: &&Arc<Posted>| posted.is_local();
-            for batch in &self.fresh {
+            for batch in self.fresh.iter() {
                 let comments: Vec<_> = batch.comments().iter().filter(local).cloned().collect();
                 if !comments.is_empty() {
                     observer.cut(&room.id, &comments);

@@ -10,6 +10,7 @@ mod nonces;
 mod pace;
 mod registry;
 mod ring;
+mod seat;
 #[cfg(test)]
 pub(crate) mod testing;
 mod thin;
@@ -23,16 +24,15 @@ use bytes::Bytes;
 use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
+pub use batch::{Batch, MAX_BATCH, Taste};
 pub use fanout::CutObserver;
 pub use registry::{Registry, TooManyRooms};
-pub use batch::{Batch, MAX_BATCH, Taste};
 pub use ring::Ring;
+pub use seat::{Begin, Joined, Reach, Seat};
 pub use viewer::{Delivered, Flow, Viewer};
 
 use crate::metrics::Metrics;
-use crate::model::{
-    Comment, CommentId, Cursor, Epoch, Nonce, Position, Posted, Role, RoomId, Seq, Socket, Timestamp, UserId,
-};
+use crate::model::{Comment, CommentId, Cursor, Epoch, Nonce, Posted, Role, RoomId, Seq, Socket, Timestamp, UserId};
 use fanout::Audience;
 use nonces::Nonces;
 use registry::Ids;
@@ -82,46 +82,6 @@ impl Published {
             Self::Accepted(posted) | Self::Resent(posted) => posted,
         }
     }
-}
-
-/// A viewer's place in the room, with what it should be told first. All of it is from one instant.
-#[derive(Debug)]
-pub struct Joined {
-    /// The viewer, to be [opened](Viewer::open) when its hello is queued. It leaves the room when this is dropped.
-    pub seat: Seat,
-    /// Where it stands: everything up to here it has had, or gets in `recent`.
-    pub cursor: Cursor,
-    /// The newest comments, oldest first; none when it resumes, for then they follow as the room's frames.
-    pub recent: Vec<Arc<Posted>>,
-    /// Whether it goes on from its own cursor.
-    pub is_resumed: bool,
-    /// Viewers in the room on this node, this one included.
-    pub online: usize,
-}
-
-/// Where a viewer that joins wants to begin.
-#[derive(Clone, Copy, Debug)]
-pub enum Begin {
-    /// With the newest comments.
-    Newest,
-    /// After this cursor.
-    After(Cursor),
-    /// At this place: what lies between the viewer's cursor and here it has been told of.
-    From(Seq),
-}
-
-/// Whether a cursor can be resumed from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// The ring knows what followed it: to the comment, or how many of them it has dropped.
-    Ring,
-    /// The cursor is of another life of the room and stands before the ring: the store may know what lies between.
-    Before {
-        /// The place of the oldest comment in the ring.
-        start: Seq,
-        /// That comment's position; `None` when the ring is empty.
-        oldest: Option<Position>,
-    },
 }
 
 /// What the ring holds of a stretch of time.
@@ -277,12 +237,7 @@ impl Room {
     ///
     /// # Errors
     /// [`Retired`]: find the room again.
-    pub fn join(
-        self: &Arc<Self>,
-        socket: Arc<dyn Socket>,
-        taste: Taste,
-        begin: Begin,
-    ) -> Result<Joined, Retired> {
+    pub fn join(self: &Arc<Self>, socket: Arc<dyn Socket>, taste: Taste, begin: Begin) -> Result<Joined, Retired> {
         let mut state = self.lock();
         if state.is_retired {
             return Err(Retired);
@@ -359,6 +314,11 @@ impl Room {
         }
     }
 
+    /// Lets go of comments that have expired.
+    pub fn drop_expired(&self, now: Timestamp) {
+        self.lock().ring.drop_expired(now);
+    }
+
     /// Drops the room from use if nobody is in it, nothing happened for the eviction time, and all it has is settled.
     fn try_retire(&self) -> bool {
         let mut state = self.lock();
@@ -378,6 +338,7 @@ impl Room {
     fn count(&self, delivered: &Delivered) {
         self.metrics.frames_sent.inc_by(delivered.frames);
         self.metrics.deliveries.inc_by(delivered.comments);
+        self.metrics.left_out.inc_by(delivered.left_out);
         self.metrics.missed.inc_by(delivered.missed);
     }
 }
@@ -403,58 +364,6 @@ impl State {
         // millisecond.
         let ts = ts.plus(Duration::from_millis(1));
         (ts, CommentId::from_parts(ts, ids.process(), counter))
-    }
-}
-
-/// A viewer's place in its room; dropping it leaves the room.
-#[derive(Debug)]
-pub struct Seat {
-    room: Arc<Room>,
-    viewer: Arc<Viewer>,
-    place: usize,
-}
-
-impl Seat {
-    fn take(room: &Arc<Room>, viewer: Arc<Viewer>) -> (Self, usize) {
-        let (place, online) = room.audience.add(Arc::clone(&viewer));
-        room.metrics.viewers.inc();
-        (Self { room: Arc::clone(room), viewer, place }, online)
-    }
-
-    /// The room.
-    #[must_use]
-    pub fn room(&self) -> &Arc<Room> {
-        &self.room
-    }
-
-    /// The viewer.
-    #[must_use]
-    pub fn viewer(&self) -> &Viewer {
-        &self.viewer
-    }
-
-    /// Lets comments follow what was sent so far.
-    pub fn open(&self) -> Flow {
-        self.viewer.open(&self.room)
-    }
-
-    /// Queues a frame of the viewer's own; false when too much waits already.
-    #[must_use]
-    pub fn send(&self, frame: Bytes) -> bool {
-        self.viewer.send(&self.room, frame)
-    }
-
-    /// Goes on writing where the socket was full.
-    pub fn advance(&self) -> Flow {
-        self.viewer.advance(&self.room)
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.room.audience.remove(self.place);
-        self.room.metrics.viewers.dec();
-        self.room.lock().last_used = Instant::now();
     }
 }
 

@@ -11,7 +11,7 @@ use super::fanout::CutObserver;
 use super::{Retired, Room, RoomConfig};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::model::{Epoch, RoomId};
+use crate::model::{Epoch, RoomId, Timestamp};
 
 /// As many rooms are in memory as may be.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -151,6 +151,13 @@ impl Registry {
     #[must_use]
     pub fn occupied(&self) -> Vec<Arc<Room>> {
         self.rooms.iter().filter(|room| room.online() > 0).map(|room| Arc::clone(&room)).collect()
+    }
+
+    /// Lets every room go of comments that have expired.
+    pub fn drop_expired(&self, now: Timestamp) {
+        for room in self.rooms.iter() {
+            room.drop_expired(now);
+        }
     }
 
     /// Drops the rooms that are over; gives how many.

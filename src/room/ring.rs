@@ -38,7 +38,8 @@ impl Ring {
     pub fn new(epoch: Epoch, capacity: usize, now: Timestamp) -> Self {
         Self {
             epoch,
-            capacity,
+            // With none at all a batch would be gone before a viewer could have it.
+            capacity: capacity.max(1),
             batches: VecDeque::new(),
             open: Vec::new(),
             len: 0,
@@ -61,18 +62,6 @@ impl Ring {
         self.next
     }
 
-    /// Comments in the ring.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether comments wait for a cut.
-    #[must_use]
-    pub fn is_cut(&self) -> bool {
-        self.open.is_empty()
-    }
-
     /// The moment from which on the ring has every comment of the room.
     #[must_use]
     pub fn whole_from(&self) -> Timestamp {
@@ -89,17 +78,25 @@ impl Ring {
             self.cut();
         }
         while let Some(oldest) = self.batches.front()
-            && self.len - oldest.comments.len() >= self.capacity
+            && self.len - oldest.comments().len() >= self.capacity
         {
+            self.drop_oldest();
+        }
+    }
+
+    /// Drops batches whose comments have all expired.
+    pub fn drop_expired(&mut self, now: Timestamp) {
+        let is_over = |batch: &Arc<Batch>| batch.comments().iter().all(|posted| posted.comment.expire_at <= now);
+        while self.batches.front().is_some_and(is_over) {
             self.drop_oldest();
         }
     }
 
     fn drop_oldest(&mut self) {
         let Some(oldest) = self.batches.pop_front() else { return };
-        self.len -= oldest.comments.len();
+        self.len -= oldest.comments().len();
         self.may_prepend = false;
-        for posted in &oldest.comments {
+        for posted in oldest.comments() {
             posted.leave_ring();
             // A comment of the same millisecond may have been dropped with it: whole only from the next one on.
             self.whole_from = self.whole_from.max(Timestamp::from_millis(posted.comment.ts.millis() + 1));
@@ -135,7 +132,7 @@ impl Ring {
     /// The cursor on the last cut comment. While nothing is cut it stands before everything that will be.
     #[must_use]
     pub fn cursor(&self) -> Cursor {
-        let newest = self.batches.back().and_then(|batch| batch.comments.last());
+        let newest = self.batches.back().and_then(|batch| batch.comments().last());
         cursor_at(self.epoch, newest).unwrap_or_else(|| self.cursor_before(self.cut_end()))
     }
 
@@ -164,7 +161,7 @@ impl Ring {
     /// The newest `limit` comments up to the last cut, oldest first.
     #[must_use]
     pub fn latest(&self, limit: usize) -> Vec<Arc<Posted>> {
-        let cut = self.batches.iter().rev().flat_map(|batch| batch.comments.iter().rev());
+        let cut = self.batches.iter().rev().flat_map(|batch| batch.comments().iter().rev());
         let mut latest: Vec<_> = cut.take(limit).cloned().collect();
         latest.reverse();
         latest
@@ -172,7 +169,7 @@ impl Ring {
 
     /// Every comment in the ring, oldest first, the uncut ones too.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Posted>> {
-        self.batches.iter().flat_map(|batch| batch.comments.iter()).chain(&self.open)
+        self.batches.iter().flat_map(|batch| batch.comments().iter()).chain(&self.open)
     }
 
     /// Where a reader with `cursor` goes on. `None` when the ring cannot tell: the cursor is of another life of the room

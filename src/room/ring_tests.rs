@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{Fate, test_comment};
+use crate::room::batch::Taste;
 use crate::room::testing::{BEGUN, PlainEncoder};
 
 const EPOCH: Epoch = Epoch(7);
@@ -126,7 +127,7 @@ impl Twin {
     }
 
     fn batches_from(&self, from: prop::sample::Index, limit: usize) {
-        let from = Seq(self.ring.start().0 + from.index(self.ring.len() + 1) as u64);
+        let from = Seq(self.ring.start().0 + from.index(self.ring.len + 1) as u64);
         let mut batches = Vec::new();
         self.ring.batches_from(from, limit, &mut batches);
         assert!(batches.len() <= limit);
@@ -143,17 +144,17 @@ impl Twin {
         let cut = self.all[..self.all.len() - self.ring.open.len()].iter().map(|comment| comment.id);
         let latest: Vec<_> = self.ring.latest(limit).iter().map(|posted| posted.comment.id).collect();
         assert!(cut.collect::<Vec<_>>().ends_with(&latest));
-        assert_eq!(latest.len(), limit.min(self.ring.len() - self.ring.open.len()));
+        assert_eq!(latest.len(), limit.min(self.ring.len - self.ring.open.len()));
     }
 
     fn check(&self) {
         let ring = &self.ring;
         let here: Vec<_> = ring.iter().cloned().collect();
-        assert_eq!(here.len(), ring.len());
-        assert!(ring.len() < self.capacity.max(1) + MAX_BATCH);
-        assert!(ring.len() >= self.pushed.len().min(self.capacity), "nothing was dropped without need");
+        assert_eq!(here.len(), ring.len);
+        assert!(ring.len < self.capacity.max(1) + MAX_BATCH);
+        assert!(ring.len >= self.pushed.len().min(self.capacity), "nothing was dropped without need");
         assert!(here.iter().enumerate().all(|(i, posted)| posted.seq == ring.start().plus(i)), "there is a hole");
-        assert_eq!(ring.start().plus(ring.len()), ring.next());
+        assert_eq!(ring.start().plus(ring.len), ring.next());
         assert_eq!(ring.cut_end().plus(ring.open.len()), ring.next());
         let ids: Vec<_> = here.iter().map(|posted| posted.comment.id).collect();
         assert!(self.all.iter().map(|comment| comment.id).collect::<Vec<_>>().ends_with(&ids), "doubled or lost");
@@ -176,6 +177,7 @@ impl Twin {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
     fn the_ring_is_the_newest_part_of_all_comments(
         capacity in prop_oneof![0usize..12, 200usize..600],
@@ -243,9 +245,10 @@ fn a_batch_is_encoded_once_for_each_format() {
     let mut twin = Twin::new(10, &[]);
     (0..3).for_each(|_| twin.push(1));
     twin.ring.cut();
-    let (encoder, mut batches) = (PlainEncoder::default(), Vec::new());
+    let (encoder, mut batches) = (Arc::new(PlainEncoder::default()), Vec::new());
+    let taste = Taste::all(Arc::clone(&encoder) as _);
     twin.ring.batches_from(twin.ring.start(), 9, &mut batches);
-    let frames: Vec<_> = (0..5).map(|_| batches[0].frame(&encoder).clone()).collect();
+    let frames: Vec<_> = (0..5).map(|_| batches[0].frame(&taste).clone()).collect();
     assert!(frames.iter().all(|frame| frame.as_ptr() == frames[0].as_ptr()), "the bytes are shared");
     assert_eq!(encoder.encoded.load(Ordering::SeqCst), 1);
 }

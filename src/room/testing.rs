@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
-use super::{Begin, Joined, Registry, Room, RoomConfig};
+use super::{Begin, Joined, Registry, Room, RoomConfig, Sender, Taste};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::model::{BatchEncoder, Comment, CommentId, Cursor, Format, Posted, RoomId, Socket, Timestamp, test_comment};
+use crate::model::{
+    BatchEncoder, Comment, CommentId, Format, FrameHead, Nonce, Posted, Role, RoomId, Socket, Timestamp, UserId,
+    test_comment,
+};
 
 /// The moment at which the tests' rooms are made.
 pub(crate) const BEGUN: i64 = 1_700_000_000_000;
@@ -35,8 +38,8 @@ impl BatchEncoder for PlainEncoder {
         Format::Json
     }
 
-    fn comments(&self, cursor: &Cursor, comments: &[Arc<Posted>]) -> Bytes {
-        assert_eq!(Some(cursor.seq), comments.last().map(|posted| posted.seq));
+    fn comments(&self, head: &FrameHead, comments: &[&Arc<Posted>]) -> Bytes {
+        assert_eq!(Some(head.cursor.seq), comments.last().map(|posted| posted.seq));
         self.encoded.fetch_add(1, Ordering::SeqCst);
         let mut frame = BytesMut::new();
         frame.put_u8(b'C');
@@ -199,11 +202,16 @@ pub(crate) fn made(ts: Timestamp, id: CommentId) -> Comment {
 
 /// Publishes a comment that is kept.
 pub(crate) fn say(room: &Arc<Room>, ts: i64) -> Arc<Posted> {
-    let published = room.publish(Timestamp::from_millis(ts), None, made, |_| Ok::<_, ()>(()));
+    let published = room.publish(Timestamp::from_millis(ts), &by(None), made, |_| Ok::<_, ()>(()));
     Arc::clone(published.unwrap().unwrap().posted())
 }
 
 /// Lets a viewer in that takes frames of [`PlainEncoder`].
 pub(crate) fn enter(room: &Arc<Room>, socket: &Arc<FakeSocket>, begin: Begin) -> Joined {
-    room.join(Arc::clone(socket) as Arc<dyn Socket>, Arc::new(PlainEncoder::default()), begin).unwrap()
+    room.join(Arc::clone(socket) as Arc<dyn Socket>, Taste::all(Arc::new(PlainEncoder::default())), begin).unwrap()
+}
+
+/// A viewer who publishes.
+pub(crate) fn by<'a>(mark: Option<(&'a UserId, &'a Nonce)>) -> Sender<'a> {
+    Sender { role: Role::Viewer, mark }
 }

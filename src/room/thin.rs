@@ -101,7 +101,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn batch(times: &[i64]) -> Vec<Arc<Posted>> {
-        let make = |(n, ts): (usize, &i64)| Arc::new(Posted::stored(test_comment("r", *ts, n as u32, "x"), Seq(n as u64)));
+        let make =
+            |(n, ts): (usize, &i64)| Arc::new(Posted::stored(test_comment("r", *ts, n as u32, "x"), Seq(n as u64)));
         times.iter().enumerate().map(make).collect()
     }
 

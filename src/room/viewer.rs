@@ -40,14 +40,24 @@ pub struct Delivered {
     pub frames: u64,
     /// Comments in them.
     pub comments: u64,
+    /// Comments that were left out because the viewer asked for fewer.
+    pub left_out: u64,
     /// Comments that were told as missed.
     pub missed: u64,
 }
 
 impl Delivered {
+    fn count(&mut self, batch: &Batch, taste: &Taste) {
+        let comments = batch.count_for(taste);
+        self.frames += u64::from(comments > 0);
+        self.comments += comments;
+        self.left_out += batch.comments().len() as u64 - comments;
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         self.frames += other.frames;
         self.comments += other.comments;
+        self.left_out += other.left_out;
         self.missed += other.missed;
     }
 }
@@ -181,6 +191,11 @@ impl Viewer {
         flow
     }
 
+    /// Wakes the session, for a reason of its own.
+    pub fn rouse(&self) {
+        self.blocked.notify_one();
+    }
+
     /// Waits until the socket was found full or gone by somebody else. Cancellation-safe.
     pub async fn blocked(&self) {
         self.blocked.notified().await;
@@ -277,25 +292,31 @@ impl Viewer {
     fn write_batches(&self, out: &mut Outgoing, run: &[Arc<Batch>], delivered: &mut Delivered) -> ControlFlow<Flow> {
         let run = run.get(..PARTS.min(run.len())).unwrap_or_default();
         let mut parts = [IoSlice::new(&[]); PARTS];
+        let mut total = 0;
         for (part, batch) in parts.iter_mut().zip(run) {
-            *part = IoSlice::new(batch.frame(&self.taste));
+            let frame = batch.frame(&self.taste);
+            total += frame.len();
+            *part = IoSlice::new(frame);
         }
-        let mut written = match self.socket.try_write_vectored(parts.get(..run.len()).unwrap_or_default()) {
-            Ok(0) => return ControlFlow::Break(Flow::Gone),
-            Ok(written) => written,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return ControlFlow::Break(Flow::Blocked),
-            Err(error) if error.kind() == ErrorKind::Interrupted => return ControlFlow::Continue(()),
-            Err(_) => return ControlFlow::Break(Flow::Gone),
-        };
+        let mut written = 0;
+        // A viewer who asked for fewer comments may get nothing of all these.
+        if total > 0 {
+            written = match self.socket.try_write_vectored(parts.get(..run.len()).unwrap_or_default()) {
+                Ok(0) => return ControlFlow::Break(Flow::Gone),
+                Ok(written) => written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return ControlFlow::Break(Flow::Blocked),
+                Err(error) if error.kind() == ErrorKind::Interrupted => return ControlFlow::Continue(()),
+                Err(_) => return ControlFlow::Break(Flow::Gone),
+            };
+        }
         out.written += written as u64;
         for batch in run {
-            if written == 0 {
+            let frame = batch.frame(&self.taste);
+            if written == 0 && !frame.is_empty() {
                 return ControlFlow::Break(Flow::Blocked);
             }
-            let frame = batch.frame(&self.taste);
             out.next = batch.end();
-            delivered.frames += 1;
-            delivered.comments += batch.count_for(&self.taste);
+            delivered.count(batch, &self.taste);
             if written < frame.len() {
                 // The rest of this frame must go before anything else: it is the viewer's own from here on.
                 out.push_own(frame.clone());

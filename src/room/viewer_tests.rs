@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Timestamp;
-use crate::room::testing::{BEGUN, FakeSocket, Frame, PlainEncoder, config, enter, made, own_frame, registry, room_id};
+use crate::room::testing::{
+    BEGUN, FakeSocket, Frame, PlainEncoder, by, config, enter, made, own_frame, registry, room_id,
+};
 use crate::room::{Begin, Joined};
 
 #[derive(Clone, Debug)]
@@ -52,7 +54,7 @@ impl Scene {
 
     fn publish(&self, n: usize) {
         for _ in 0..n {
-            self.room.publish(Timestamp::from_millis(BEGUN), None, made, |_| Ok::<_, ()>(())).unwrap().unwrap();
+            self.room.publish(Timestamp::from_millis(BEGUN), &by(None), made, |_| Ok::<_, ()>(())).unwrap().unwrap();
         }
     }
 
@@ -259,7 +261,7 @@ fn who_begins_in_the_middle_of_a_batch_gets_the_rest_of_it() {
 fn viewers_of_one_format_share_the_encoded_bytes() {
     let mut scene = Scene::new(100, FakeSocket::open());
     let encoder = Arc::new(PlainEncoder::default());
-    let join = || scene.room.join(FakeSocket::open(), Arc::clone(&encoder) as Arc<dyn BatchEncoder>, Begin::Newest);
+    let join = || scene.room.join(FakeSocket::open(), Taste::all(Arc::clone(&encoder) as _), Begin::Newest);
     let others: Vec<_> = (0..5).map(|_| join().unwrap()).collect();
     scene.publish(3);
     scene.tick();

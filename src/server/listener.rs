@@ -34,6 +34,7 @@ pub async fn run(listener: TcpListener, doors: Doors) {
     }
     let tasks = TaskTracker::new();
     tasks.spawn(ops::probe_always(doors.clone()));
+    tasks.spawn(doors.wheel.clone().turn(doors.shutdown.clone()));
     let places = Arc::new(Semaphore::new(doors.config.max_connections));
     let router = routes::router(doors.clone(), tasks.clone());
     loop {

@@ -3,17 +3,19 @@
 //! [`run`] takes connections until the shutdown begins. HTTP goes through axum; a request to `/ws/{room}` is upgraded by
 //! hand, so that the room can write to the TCP socket itself, and becomes a session.
 
-mod duplex;
 mod history;
+mod inbound;
 mod listener;
 mod ops;
 mod page;
 mod post;
 mod problem;
+mod pulse;
 mod query;
 mod routes;
 mod session;
 mod upgrade;
+mod wheel;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use std::time::Duration;
 pub use listener::run;
 pub use ops::Readiness;
 pub use routes::openapi;
+pub use wheel::Wheel;
 
 use tokio::time::Instant;
 
@@ -66,6 +69,8 @@ pub struct Doors {
     pub shutdown: Shutdown,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Notices peers that are gone.
+    pub wheel: Wheel,
     /// What the last probe found.
     pub readiness: Readiness,
 }

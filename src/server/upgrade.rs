@@ -19,9 +19,11 @@ use super::listener::Place;
 use super::problem::Problem;
 use super::query::{InRoom, Params};
 use super::routes::AppState;
-use super::session::{self, Connection, Opening};
+use super::session::{Connection, Opening, Session};
 use crate::auth::{Credentials, identify};
-use crate::model::{Cursor, RoomId};
+use crate::model::{BatchEncoder, Cursor, RoomId, Tier};
+use crate::room::Taste;
+use crate::wire::{CompressedEncoder, Compression, JsonEncoder};
 
 /// What a client says in the query of its handshake.
 #[derive(Debug, Default, Deserialize)]
@@ -30,6 +32,8 @@ pub(super) struct SocketQuery {
     guest: Option<String>,
     name: Option<String>,
     token: Option<String>,
+    compress: Option<String>,
+    rate: Option<String>,
 }
 
 /// Becomes a WebSocket of the room.
@@ -44,6 +48,9 @@ pub(super) struct SocketQuery {
             characters; the same key is the same guest"),
         ("name" = Option<String>, Query, description = "The name to be shown by, 1–20 characters"),
         ("token" = Option<String>, Query, description = "Refused: this server knows guests only"),
+        ("compress" = Option<String>, Query, description = "`zstd`, `br` or `deflate`: comments come compressed, in binary \
+            frames, where that pays"),
+        ("rate" = Option<u32>, Query, description = "At most so many comments a second"),
     ),
     responses(
         (status = 101, description = "The connection speaks protocol v1 from here on"),
@@ -70,15 +77,19 @@ pub(super) async fn upgrade(
         return Err(Problem::not_a_handshake());
     };
     let span = debug_span!("session", room = %opening.room);
-    let doors = state.doors.clone();
+    let (doors, tasks) = (Arc::new(state.doors.clone()), state.tasks.clone());
     let task = async move {
         let connection = match upgraded.await.map(|upgraded| upgraded.downcast::<TokioIo<TcpStream>>()) {
             Ok(Ok(parts)) => Connection { stream: parts.io.into_inner(), early: parts.read_buf },
             Ok(Err(_)) => return debug!("the connection is not a TCP stream"),
             Err(error) => return debug!(%error, "the handshake was not finished"),
         };
-        session::run(doors, opening, connection).await;
-        drop(place);
+        let Some(session) = Session::begin(doors, opening, connection).await else { return };
+        // A task of its own, for it lives long and needs less room than what led to it.
+        tasks.spawn(async move {
+            session.run().await;
+            drop(place);
+        });
     };
     state.tasks.spawn(task.instrument(span));
     let headers = [
@@ -97,7 +108,24 @@ fn opening(room: RoomId, query: &SocketQuery, headers: &HeaderMap) -> Result<Ope
         token: query.token.as_deref().or(bearer),
     };
     let since = query.since.as_deref().map(Cursor::parse).transpose()?;
-    Ok(Opening { room, identity: identify(&credentials)?, since })
+    Ok(Opening { room, identity: identify(&credentials)?, since, taste: taste(query)? })
+}
+
+/// In which form a viewer wants its comments, and how many.
+fn taste(query: &SocketQuery) -> Result<Taste, Problem> {
+    let bad = |code, message| Problem::new(StatusCode::BAD_REQUEST, code, message);
+    let compression = query.compress.as_deref().map(|raw| {
+        Compression::parse(raw).ok_or_else(|| bad("bad_compress", "compress is one of zstd, br and deflate"))
+    });
+    let tier = query.rate.as_deref().map(|raw| {
+        let tier = raw.parse().ok().and_then(Tier::at_most);
+        tier.ok_or_else(|| bad("bad_rate", "rate is a number of comments a second, 1 or more"))
+    });
+    let encoder: Arc<dyn BatchEncoder> = match compression.transpose()? {
+        Some(compression) => Arc::new(CompressedEncoder(compression)),
+        None => Arc::new(JsonEncoder),
+    };
+    Ok(Taste { encoder, tier: tier.transpose()? })
 }
 
 fn handshake_key(headers: &HeaderMap) -> Result<&str, Problem> {

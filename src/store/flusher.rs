@@ -142,17 +142,28 @@ impl Flusher {
     }
 
     async fn settle(&self, records: &[Record], report: &WriteReport) {
-        for aside in &report.set_aside {
-            self.metrics.set_aside.get_or_create(&[("reason", aside.reason)]).inc();
-            warn!(id = %aside.id, reason = aside.reason, detail = %aside.detail, "comment set aside");
-        }
-        let is_aside = |record: &Record| report.set_aside.iter().any(|aside| aside.id == record.posted.comment.id);
         self.aside.append(records, report).await;
-        self.metrics.stored.inc_by((records.len() - report.set_aside.len()) as u64);
         for record in records {
-            record.posted.settle(if is_aside(record) { Fate::SetAside } else { Fate::Stored });
+            let fate = match report.set_aside.iter().find(|aside| aside.id == record.posted.comment.id) {
+                Some(aside) => {
+                    let reason = known(aside.reason);
+                    self.metrics.set_aside.get_or_create(&[("reason", reason)]).inc();
+                    warn!(id = %aside.id, reason, detail = %aside.detail, "comment set aside");
+                    Fate::SetAside
+                }
+                None => {
+                    self.metrics.stored.inc();
+                    Fate::Stored
+                }
+            };
+            record.posted.settle(fate);
         }
     }
+}
+
+/// The reason, as the ledger knows it.
+fn known(reason: &'static str) -> &'static str {
+    if SET_ASIDE_REASONS.contains(&reason) { reason } else { "refused" }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
 use super::{CommentStore, Page, Record, SetAside, StoreError, WriteReport};
 use crate::clock::Clock;
@@ -19,17 +20,38 @@ type Hook = Box<dyn FnOnce() + Send>;
 pub(crate) struct MemoryStore {
     comments: Mutex<Comments>,
     after_read: Mutex<Option<Hook>>,
+    held: Mutex<Option<oneshot::Receiver<()>>>,
     clock: Clock,
 }
 
 impl MemoryStore {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { comments: Mutex::default(), after_read: Mutex::default(), clock }
+        Self { comments: Mutex::default(), after_read: Mutex::default(), held: Mutex::default(), clock }
     }
 
     /// Lets `hook` run once the next read has its answer and before it gives it.
     pub(crate) fn after_next_read(&self, hook: impl FnOnce() + Send + 'static) {
         *self.after_read.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
+    }
+
+    /// Lets the next read have its answer, but not give it before the sender is used or dropped.
+    pub(crate) fn hold_next_read(&self) -> oneshot::Sender<()> {
+        let (sender, receiver) = oneshot::channel();
+        *self.held.lock().unwrap() = Some(receiver);
+        sender
+    }
+
+    /// Whether a read has come to be held.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.held.lock().unwrap().is_none()
+    }
+
+    async fn hold(&self, page: Page) -> Page {
+        let held = self.held.lock().unwrap().take();
+        if let Some(held) = held {
+            let _sent_or_dropped = held.await;
+        }
+        page
     }
 
     /// Everything it has, in the order of rooms and positions.
@@ -79,11 +101,11 @@ impl CommentStore for MemoryStore {
     }
 
     async fn load_recent(&self, room: &RoomId, from: Timestamp, limit: usize) -> Result<Page, StoreError> {
-        Ok(self.page(room, |comment| comment.ts >= from, limit))
+        Ok(self.hold(self.page(room, |comment| comment.ts >= from, limit)).await)
     }
 
     async fn load_before(&self, room: &RoomId, before: Position, limit: usize) -> Result<Page, StoreError> {
-        Ok(self.page(room, |comment| comment.position() < before, limit))
+        Ok(self.hold(self.page(room, |comment| comment.position() < before, limit)).await)
     }
 
     async fn count_between(

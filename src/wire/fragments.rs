@@ -26,6 +26,12 @@ impl FragmentMeter {
         Self { limit, fragments: 0, header: [0; 10], have: 0, skip: 0 }
     }
 
+    /// Whether the bytes so far end with a whole message.
+    #[must_use]
+    pub fn is_between_messages(&self) -> bool {
+        self.have == 0 && self.skip == 0 && self.fragments == 0
+    }
+
     /// Takes the next bytes.
     ///
     /// # Errors

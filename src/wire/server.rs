@@ -9,7 +9,9 @@ use serde::Serialize;
 use super::close::CloseReason;
 use super::frame::{HEADER, finish_text};
 use super::json::{CommentView, ErrorView};
-use crate::model::{AckLevel, BatchEncoder, Comment, CommentId, Cursor, Format, FrameHead, Identity, Nonce, Posted, RoomId};
+use crate::model::{
+    AckLevel, BatchEncoder, Comment, CommentId, Cursor, Format, FrameHead, Identity, Nonce, Posted, RoomId,
+};
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]

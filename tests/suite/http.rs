@@ -122,7 +122,7 @@ async fn readers_see_neither_gap_nor_double_while_comments_are_sent() {
                 before = format!("&before={next}");
             }
             seen = pages.first().and_then(|(_, page)| page.first()).map_or(0, |newest| newest.parse().unwrap()) + 1;
-            if pages.iter().all(|(is_complete, _)| *is_complete) && pages[0].1.first().is_some() {
+            if pages.iter().all(|(is_complete, _)| *is_complete) && !pages[0].1.is_empty() {
                 let pages: Vec<_> = pages.into_iter().flat_map(|(_, page)| page).collect();
                 let whole: Vec<_> = numbers(0..seen).into_iter().rev().collect();
                 assert_eq!(pages, whole, "pages that are whole have no gap");

@@ -14,6 +14,7 @@ mod mongo_faults;
 mod protocol;
 mod redis_relay;
 mod resume;
+mod rooms;
 mod slow;
 mod smoke;
 mod start;

@@ -1,0 +1,144 @@
+//! Coming into a room: with the newest comments, or after the cursor of an earlier visit.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::Hub;
+use crate::model::{Cursor, Position, Refusal, RoomId, Socket, Timestamp};
+use crate::room::{Begin, Joined, Reach, Room, Taste};
+use crate::store::StoreError;
+
+/// After a failed read of the store, joins do without it for this long, so that they do not all wait for it.
+pub(super) const COLD: Duration = Duration::from_secs(5);
+
+/// Most missed comments that are counted in the store for a viewer that comes back late.
+const MOST_COUNTED: u64 = 100_000;
+
+/// A viewer in its room, and what it cannot be given any more.
+#[derive(Debug)]
+pub struct Entrance {
+    /// Its place, and what it is told first.
+    pub joined: Joined,
+    /// What lies between its cursor and the ring.
+    pub missed: Missed,
+}
+
+/// Comments that a viewer which resumes cannot be given any more, beside those the ring counts itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// So many.
+    Exactly(u64),
+    /// The store could not be asked.
+    Unknown,
+}
+
+impl Hub {
+    /// Puts a viewer into a room, after `since` if it has been there before.
+    ///
+    /// A room that is new in memory is given its latest comments from the store first, if the store answers in time.
+    ///
+    /// # Errors
+    /// A [`Refusal`] when the room cannot be opened.
+    pub async fn join(
+        &self,
+        id: &RoomId,
+        socket: Arc<dyn Socket>,
+        taste: Taste,
+        since: Option<Cursor>,
+    ) -> Result<Entrance, Refusal> {
+        loop {
+            let room = self.inner.rooms.get_or_make(id).map_err(|full| self.no_room(full))?;
+            self.warm(&room).await;
+            let (begin, missed) = match since {
+                None => (Begin::Newest, Missed::Exactly(0)),
+                Some(cursor) => self.begin_after(&room, cursor).await,
+            };
+            // A room that was dropped during these waits is made anew, and then has to be warmed anew.
+            let Ok(mut joined) = room.join(Arc::clone(&socket), taste.clone(), begin) else { continue };
+            let now = self.inner.parts.clock.now();
+            joined.recent.retain(|posted| posted.comment.expire_at > now);
+            self.tell_occupied(id);
+            return Ok(Entrance { joined, missed });
+        }
+    }
+
+    /// Tells the relay of a room that has viewers from now on.
+    fn tell_occupied(&self, id: &RoomId) {
+        if self.inner.parts.relay.is_joined() && self.occupied().insert(id.clone()) {
+            self.inner.parts.relay.occupied(id);
+        }
+    }
+
+    /// Tells the relay of rooms that have no viewers any more.
+    pub(super) fn tell_vacated(&self) {
+        // A join counts its viewer before it takes this lock, so a room that is filling again is not given up.
+        self.occupied().retain(|id| {
+            let is_occupied = self.inner.rooms.get(id).is_some_and(|room| room.online() > 0);
+            if !is_occupied {
+                self.inner.parts.relay.vacated(id);
+            }
+            is_occupied
+        });
+    }
+
+    fn occupied(&self) -> MutexGuard<'_, HashSet<RoomId>> {
+        self.inner.occupied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a viewer with this cursor begins, and what it has missed that the ring does not know of.
+    async fn begin_after(&self, room: &Room, cursor: Cursor) -> (Begin, Missed) {
+        let Reach::Before { start, oldest } = room.reach(&cursor) else {
+            return (Begin::After(cursor), Missed::Exactly(0));
+        };
+        if self.is_cold() {
+            return (Begin::From(start), Missed::Unknown);
+        }
+        let before = oldest.unwrap_or(Position::END);
+        let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.position, before, MOST_COUNTED));
+        let missed = match counted.await {
+            Ok(count) => Missed::Exactly(count),
+            Err(error) => {
+                self.turn_cold(&error);
+                Missed::Unknown
+            }
+        };
+        (Begin::From(start), missed)
+    }
+
+    /// Puts what the store has of the room in front of its ring, once. A store that does not answer is done without.
+    async fn warm(&self, room: &Room) {
+        if room.warmed.initialized() || self.is_cold() {
+            return;
+        }
+        let load = || async {
+            // Who waited here for another's attempt that failed does not make one of its own.
+            if self.is_cold() {
+                return Err(None);
+            }
+            let capacity = self.inner.config.room.ring;
+            let load = self.inner.parts.store.load_recent(room.id(), Timestamp::MIN, capacity);
+            let mut page = self.read(load).await?;
+            page.comments.reverse();
+            room.prepend(page.comments, !page.has_more);
+            Ok::<_, Option<StoreError>>(())
+        };
+        if let Err(Some(error)) = room.warmed.get_or_try_init(load).await {
+            self.turn_cold(&error);
+        }
+    }
+
+    /// Whether joins do without the store for now.
+    fn is_cold(&self) -> bool {
+        self.inner.parts.clock.now().millis() < self.inner.cold_until.load(Ordering::Relaxed)
+    }
+
+    fn turn_cold(&self, error: &StoreError) {
+        let until = self.inner.parts.clock.now().plus(COLD);
+        self.inner.cold_until.store(until.millis(), Ordering::Relaxed);
+        warn!(%error, "cannot read a room's comments from the store; viewers start without");
+    }
+}

@@ -1,0 +1,135 @@
+//! The wheel that notices peers that are gone: one task for all connections, so that an idle one has no timer.
+//!
+//! A connection from which nothing came for the ping interval is sent a ping; one that does not answer within the
+//! timeout is given up. Both are noticed at most one turn of a notch late.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::room::Seat;
+use crate::shutdown::Shutdown;
+use crate::wire::PING;
+
+/// Notches in the ping interval: how finely connections are told apart.
+const NOTCHES: u32 = 50;
+
+/// Most notches in the timeout: a bound on the wheel's size where the timeout is far longer than the interval.
+const MOST_SLOTS: u32 = 4096;
+
+/// A session's viewer, and when its client was last heard.
+pub(super) struct Link {
+    pub(super) seat: Seat,
+    /// Notches since the wheel began, at the last sign of life.
+    heard: AtomicU64,
+    is_asked: AtomicBool,
+    is_lost: AtomicBool,
+}
+
+impl Link {
+    /// Whether the client did not answer in time.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
+    }
+}
+
+/// The wheel. Clones share it.
+#[derive(Clone)]
+pub struct Wheel {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    notch: Duration,
+    interval: u64,
+    timeout: u64,
+    now: AtomicU64,
+    /// Who is looked at in which notch; notch n is slot n modulo their number.
+    slots: Vec<Mutex<Vec<Weak<Link>>>>,
+}
+
+impl Wheel {
+    /// A wheel that does not turn yet.
+    #[must_use]
+    pub fn new(ping_interval: Duration, ping_timeout: Duration) -> Self {
+        let notch = (ping_interval / NOTCHES).max(ping_timeout / MOST_SLOTS).max(Duration::from_millis(1));
+        // Rounded up: a client has at least the time that it was promised.
+        let notches = |time: Duration| u64::try_from(time.as_nanos().div_ceil(notch.as_nanos())).unwrap_or(u64::MAX);
+        let (interval, timeout) = (notches(ping_interval), notches(ping_timeout));
+        let slots = interval.max(timeout).saturating_add(2);
+        let slots = (0..slots).map(|_| Mutex::default()).collect();
+        Self { inner: Arc::new(Inner { notch, interval, timeout, now: AtomicU64::new(0), slots }) }
+    }
+
+    /// Takes on a viewer that was heard just now.
+    pub(super) fn take_on(&self, seat: Seat) -> Arc<Link> {
+        let inner = &*self.inner;
+        let now = inner.now.load(Ordering::Acquire);
+        let (is_asked, is_lost) = (AtomicBool::new(false), AtomicBool::new(false));
+        let link = Arc::new(Link { seat, heard: AtomicU64::new(now), is_asked, is_lost });
+        // Up to a tenth early, so that connections that began together do not ping together.
+        let early = fastrand::u64(0..=inner.interval / 10);
+        inner.put(now + (inner.interval - early).max(1), Arc::downgrade(&link));
+        link
+    }
+
+    /// Notes a sign of life.
+    pub(super) fn heard(&self, link: &Link) {
+        link.heard.store(self.inner.now.load(Ordering::Acquire), Ordering::Release);
+        link.is_asked.store(false, Ordering::Release);
+    }
+
+    /// Turns until the shutdown begins.
+    pub(super) async fn turn(self, shutdown: Shutdown) {
+        let mut ticks = interval(self.inner.notch);
+        // Every notch has its turn, also when the machine was busy for a while.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        ticks.tick().await;
+        loop {
+            tokio::select! {
+                biased; // a stop goes before work
+                _ = shutdown.begun() => return,
+                _ = ticks.tick() => self.turn_once(),
+            }
+        }
+    }
+
+    /// Moves on by one notch: asks who was silent, gives up who did not answer.
+    pub(super) fn turn_once(&self) {
+        let inner = &*self.inner;
+        let now = inner.now.fetch_add(1, Ordering::AcqRel) + 1;
+        let due = std::mem::take(&mut *inner.slot(now));
+        for weak in due {
+            let Some(link) = weak.upgrade() else { continue };
+            let silent_until = link.heard.load(Ordering::Acquire).saturating_add(inner.interval);
+            if link.is_asked.load(Ordering::Acquire) {
+                link.is_lost.store(true, Ordering::Release);
+                link.seat.viewer().rouse();
+            } else if silent_until > now {
+                inner.put(silent_until, weak);
+            } else {
+                link.is_asked.store(true, Ordering::Release);
+                let _too_full_anyway = link.seat.send(PING);
+                inner.put(now + inner.timeout.max(1), weak);
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn put(&self, notch: u64, link: Weak<Link>) {
+        self.slot(notch).push(link);
+    }
+
+    fn slot(&self, notch: u64) -> MutexGuard<'_, Vec<Weak<Link>>> {
+        let slot = usize::try_from(notch % self.slots.len() as u64).unwrap_or(0);
+        let slot = self.slots.get(slot).expect("there is a slot for every remainder");
+        slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[path = "wheel_tests.rs"]
+mod tests;
