@@ -21,7 +21,7 @@ use danmakud::hub::{Hub, HubParts};
 use danmakud::load::trace::Line;
 use danmakud::metrics::Metrics;
 use danmakud::model::{
-    BatchEncoder, BatchEncoder as _, Comment, Cursor, Draft, Epoch, Fate, FrameHead, Identity, Nonce, Position, Posted,
+    BatchEncoder, Comment, Cursor, Draft, Epoch, Fate, FrameHead, Identity, Nonce, Position, Posted,
     Role, RoomId, Seq, Timestamp,
 };
 use danmakud::relay::Loopback;

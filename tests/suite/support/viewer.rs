@@ -1,5 +1,6 @@
 //! A viewer, as another program sees the protocol.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -19,6 +20,8 @@ pub struct Viewer {
     pub hello: Value,
     /// The newest cursor.
     pub cursor: String,
+    /// Frames that came before an answer that was waited for; they are seen next.
+    put_by: VecDeque<Value>,
 }
 
 /// What a viewer sees.
@@ -40,7 +43,7 @@ impl Viewer {
     pub async fn try_join(address: SocketAddr, room: &str, query: &str) -> Result<Self, Error> {
         let connect = connect_async(format!("ws://{address}/ws/{room}?{query}"));
         let (socket, _) = timeout(PATIENCE, connect).await.expect("the server answers in time")?;
-        let mut viewer = Self { socket, hello: Value::Null, cursor: String::new() };
+        let mut viewer = Self { socket, hello: Value::Null, cursor: String::new(), put_by: VecDeque::new() };
         viewer.hello = viewer.frame().await;
         assert_eq!(viewer.hello["type"], "hello", "{}", viewer.hello);
         Ok(viewer)
@@ -56,14 +59,27 @@ impl Viewer {
         timeout(PATIENCE, self.socket.send(message)).await.expect("the server reads").expect("the socket is open");
     }
 
-    /// Says something, and waits for the answer under its nonce.
+    /// Says something, and waits for the answer under its nonce. What comes before the answer is seen afterwards.
     pub async fn say(&mut self, nonce: &str, text: &str, ack: &str) -> Value {
         self.send(&json!({"type": "send", "nonce": nonce, "text": text, "ack": ack})).await;
-        self.until(|frame| frame["nonce"] == nonce).await
+        loop {
+            match self.receive().await {
+                Seen::Frame(frame) if frame["nonce"] == nonce => return frame,
+                Seen::Frame(frame) => self.put_by.push_back(frame),
+                end => panic!("the connection has ended: {end:?}"),
+            }
+        }
     }
 
     /// The next thing the server sends, pings and pongs aside.
     pub async fn see(&mut self) -> Seen {
+        match self.put_by.pop_front() {
+            Some(frame) => Seen::Frame(frame),
+            None => self.receive().await,
+        }
+    }
+
+    async fn receive(&mut self) -> Seen {
         loop {
             let message = timeout(PATIENCE, self.socket.next()).await.expect("the server sends something");
             match message {
@@ -92,12 +108,16 @@ impl Viewer {
 
     /// The first frame that is wanted.
     pub async fn until(&mut self, is_wanted: impl Fn(&Value) -> bool) -> Value {
-        loop {
-            let frame = self.frame().await;
-            if is_wanted(&frame) {
-                return frame;
+        // Other frames must not keep it waiting for ever.
+        let wanted = async {
+            loop {
+                let frame = self.frame().await;
+                if is_wanted(&frame) {
+                    return frame;
+                }
             }
-        }
+        };
+        timeout(PATIENCE, wanted).await.expect("the wanted frame comes in time")
     }
 
     /// The texts of the next `count` comments, in their order.
