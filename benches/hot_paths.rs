@@ -21,8 +21,8 @@ use danmakud::hub::{Hub, HubParts};
 use danmakud::load::trace::Line;
 use danmakud::metrics::Metrics;
 use danmakud::model::{
-    BatchEncoder, Comment, Cursor, Draft, Epoch, Fate, FrameHead, Identity, Nonce, Position, Posted,
-    Role, RoomId, Seq, Timestamp,
+    BatchEncoder, Comment, Cursor, Draft, Epoch, Fate, FrameHead, Identity, Nonce, Position, Posted, Role, RoomId, Seq,
+    Timestamp,
 };
 use danmakud::relay::Loopback;
 use danmakud::room::{Registry, Ring, RoomConfig};

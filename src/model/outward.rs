@@ -77,10 +77,22 @@ pub trait Socket: Send + Sync + 'static {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when it takes nothing now; any other error means it is gone.
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// The same for a single part, which costs the kernel less.
+    ///
+    /// # Errors
+    /// As [`Socket::try_write_vectored`].
+    fn try_write(&self, part: &[u8]) -> io::Result<usize> {
+        self.try_write_vectored(&[IoSlice::new(part)])
+    }
 }
 
 impl Socket for tokio::net::TcpStream {
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         Self::try_write_vectored(self, parts)
+    }
+
+    fn try_write(&self, part: &[u8]) -> io::Result<usize> {
+        Self::try_write(self, part)
     }
 }

@@ -5,7 +5,7 @@
 //! the room's tick, which writes to sockets that have room, and the viewer's session, once its socket was full.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -235,9 +235,11 @@ impl Viewer {
             if out.phase != Phase::Live {
                 return Flow::Done;
             }
-            // The common case: the viewer has had everything but the batches that were just cut.
-            let run = match fresh.first() {
-                Some(first) if first.first() == out.next => fresh,
+            // The common case: the viewer has had everything but the batches that were just cut. When it has had these
+            // too, it is through: what is cut after them has a tick of its own.
+            let run = match (fresh.first(), fresh.last()) {
+                (_, Some(last)) if last.end() == out.next => return Flow::Done,
+                (Some(first), _) if first.first() == out.next => fresh,
                 _ => {
                     behind.clear();
                     room.batches_from(out.next, PARTS, &mut behind);
@@ -266,6 +268,13 @@ impl Viewer {
         }
     }
 
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match parts {
+            [part] => self.socket.try_write(part),
+            parts => self.socket.try_write_vectored(parts),
+        }
+    }
+
     /// Writes what is the viewer's own. Goes on when all of it is out.
     fn write_own(&self, out: &mut Outgoing) -> ControlFlow<Flow> {
         while !out.own.is_empty() {
@@ -277,7 +286,7 @@ impl Viewer {
                 offset = 0;
                 count += 1;
             }
-            match self.socket.try_write_vectored(parts.get(..count).unwrap_or_default()) {
+            match self.write(parts.get(..count).unwrap_or_default()) {
                 Ok(0) => return ControlFlow::Break(Flow::Gone),
                 Ok(written) => out.own_written(written),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return ControlFlow::Break(Flow::Blocked),
@@ -301,7 +310,7 @@ impl Viewer {
         let mut written = 0;
         // A viewer who asked for fewer comments may get nothing of all these.
         if total > 0 {
-            written = match self.socket.try_write_vectored(parts.get(..run.len()).unwrap_or_default()) {
+            written = match self.write(parts.get(..run.len()).unwrap_or_default()) {
                 Ok(0) => return ControlFlow::Break(Flow::Gone),
                 Ok(written) => written,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return ControlFlow::Break(Flow::Blocked),
@@ -348,6 +357,8 @@ impl Outgoing {
             self.offset = 0;
             self.own.pop_front();
         }
+        // An idle viewer keeps no room for frames.
+        self.own = VecDeque::new();
     }
 }
 

@@ -8,6 +8,7 @@ use axum::extract::{Extension, Request, State};
 use axum::http::header::{AUTHORIZATION, CONNECTION, HeaderMap, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
@@ -80,7 +81,10 @@ pub(super) async fn upgrade(
     let (doors, tasks) = (Arc::new(state.doors.clone()), state.tasks.clone());
     let task = async move {
         let connection = match upgraded.await.map(|upgraded| upgraded.downcast::<TokioIo<TcpStream>>()) {
-            Ok(Ok(parts)) => Connection { stream: parts.io.into_inner(), early: parts.read_buf },
+            // A copy, for even an empty part of hyper's buffer would keep its 8 KiB for as long as the session.
+            Ok(Ok(parts)) => {
+                Connection { stream: parts.io.into_inner(), early: Bytes::copy_from_slice(&parts.read_buf) }
+            }
             Ok(Err(_)) => return debug!("the connection is not a TCP stream"),
             Err(error) => return debug!(%error, "the handshake was not finished"),
         };

@@ -84,8 +84,8 @@ impl Wheel {
     /// Turns until the shutdown begins.
     pub(super) async fn turn(self, shutdown: Shutdown) {
         let mut ticks = interval(self.inner.notch);
-        // Every notch has its turn, also when the machine was busy for a while.
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        // After the machine was busy for a while, nobody is given up for notches that passed in one go.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {
             tokio::select! {

@@ -1,1 +1,88 @@
+use std::io::{self, IoSlice};
 
+use super::*;
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::model::{RoomId, Socket, Timestamp};
+use crate::room::{Begin, Registry, RoomConfig, Taste};
+use crate::wire::JsonEncoder;
+
+/// Counts the pings it takes.
+#[derive(Default)]
+struct Counter(AtomicU64);
+
+impl Socket for Counter {
+    fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let pings = parts.iter().filter(|part| ***part == PING[..]).count();
+        self.0.fetch_add(pings as u64, Ordering::Relaxed);
+        Ok(parts.iter().map(|part| part.len()).sum())
+    }
+}
+
+fn link(wheel: &Wheel) -> (Arc<Link>, Arc<Counter>) {
+    let config = RoomConfig {
+        ring: 10,
+        recent: 1,
+        max_window: Duration::from_millis(100),
+        evict_after: Duration::ZERO,
+        max_rooms: 1,
+    };
+    let clock = Clock::manual(Timestamp::from_millis(1));
+    let rooms = Registry::new(config, clock, Arc::new(Metrics::default()), None);
+    let room = rooms.get_or_make(&RoomId::parse("r").unwrap()).unwrap();
+    let socket = Arc::new(Counter::default());
+    let joined = room.join(Arc::clone(&socket) as _, Taste::all(Arc::new(JsonEncoder)), Begin::Newest).unwrap();
+    (wheel.take_on(joined.seat), socket)
+}
+
+fn pings(socket: &Counter) -> u64 {
+    socket.0.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn a_silent_client_is_asked_once_and_given_up_after_the_timeout() {
+    let wheel = Wheel::new(Duration::from_secs(50), Duration::from_secs(10));
+    let (link, socket) = link(&wheel);
+    (0..44).for_each(|_| wheel.turn_once());
+    assert_eq!((pings(&socket), link.is_lost()), (0, false), "not before nine tenths of the interval");
+    (0..6).for_each(|_| wheel.turn_once());
+    assert_eq!((pings(&socket), link.is_lost()), (1, false));
+    (0..10).for_each(|_| wheel.turn_once());
+    assert!(link.is_lost());
+    link.seat.viewer().blocked().await;
+}
+
+#[tokio::test]
+async fn a_client_that_answers_is_asked_again_and_stays() {
+    let wheel = Wheel::new(Duration::from_secs(50), Duration::from_secs(10));
+    let (link, socket) = link(&wheel);
+    for _ in 0..1000 {
+        let before = pings(&socket);
+        wheel.turn_once();
+        if pings(&socket) > before {
+            wheel.heard(&link);
+        }
+    }
+    assert!(!link.is_lost());
+    assert!((15..=20).contains(&pings(&socket)), "{}", pings(&socket));
+}
+
+#[tokio::test]
+async fn who_talks_is_never_asked_and_who_leaves_is_forgotten() {
+    let wheel = Wheel::new(Duration::from_secs(50), Duration::from_secs(10));
+    let (link, socket) = link(&wheel);
+    for _ in 0..500 {
+        wheel.heard(&link);
+        wheel.turn_once();
+    }
+    assert_eq!(pings(&socket), 0);
+    drop(link);
+    (0..100).for_each(|_| wheel.turn_once());
+    assert!(wheel.inner.slots.iter().all(|slot| slot.lock().unwrap().is_empty()));
+}
+
+#[test]
+fn a_long_timeout_does_not_make_a_huge_wheel() {
+    let wheel = Wheel::new(Duration::from_secs(1), Duration::from_secs(24 * 3600));
+    assert!(wheel.inner.slots.len() <= MOST_SLOTS as usize + 2, "{}", wheel.inner.slots.len());
+}
