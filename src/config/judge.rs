@@ -10,7 +10,7 @@ use crate::hub::HubConfig;
 use crate::model::TextLimits;
 use crate::relay::RedisConfig;
 use crate::room::RoomConfig;
-use crate::server::ServerConfig;
+use crate::server::{GateConfig, ServerConfig};
 use crate::store::{EmbeddedConfig, FlusherConfig, MongoConfig, WriteConcernLevel};
 
 /// How often the flusher's waits may double.
@@ -87,7 +87,11 @@ fn server(merged: &Merged) -> Result<ServerConfig, ConfigError> {
         ping_interval: merged.time("server.ping_interval", &raw.ping_interval, SECOND, DAY)?,
         ping_timeout: merged.time("server.ping_timeout", &raw.ping_timeout, MILLISECOND, DAY)?,
         stall_limit: merged.time("server.stall_limit", &raw.stall_limit, MILLISECOND, DAY)?,
-        max_connections: merged.number("server.max_connections", raw.max_connections, 1, 10_000_000)?,
+        gate: GateConfig {
+            max_connections: merged.number("server.max_connections", raw.max_connections, 1, 10_000_000)?,
+            max_per_address: merged.number("server.max_per_address", raw.max_per_address, 0, 10_000_000)?,
+            max_handshakes: merged.number("server.max_handshakes", raw.max_handshakes, 1, 10_000_000)?,
+        },
         close_spread: merged.time("shutdown.close_spread", &shutdown.close_spread, Duration::ZERO, DAY)?,
         reconnect_after: merged.time("shutdown.reconnect_after", &shutdown.reconnect_after, Duration::ZERO, DAY)?,
         probe_interval: merged.time("server.probe_interval", &raw.probe_interval, 100 * MILLISECOND, DAY)?,

@@ -40,6 +40,8 @@ section! {
 section! {
     RawServer {
         max_connections: i64 = 100_000,
+        max_per_address: i64 = 0,
+        max_handshakes: i64 = 4096,
         max_message_bytes: i64 = 8192,
         max_fragments: i64 = 64,
         max_frames_per_sec: i64 = 50,

@@ -6,26 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use super::gate::{Gate, Place};
 use super::session::GONE;
 use super::{Doors, cut_at, ops, routes};
 use crate::wire::CloseReason;
 
 /// Most bytes in the head of a request; hyper's smallest.
 const MAX_HEAD: usize = 8 * 1024 + 4096 * 100 / 4096;
-
-/// The answer to a connection too many.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\n\
-    Content-Type: application/json\r\nContent-Length: 93\r\n\r\n\
-    {\"code\":\"too_many_connections\",\"message\":\"too many connections are open\",\"retryAfterMs\":5000}";
 
 /// Takes connections from `listener` until the shutdown begins, then waits until the last of them has ended.
 pub async fn run(listener: TcpListener, doors: Doors) {
@@ -35,37 +34,56 @@ pub async fn run(listener: TcpListener, doors: Doors) {
     let tasks = TaskTracker::new();
     tasks.spawn(ops::probe_always(doors.clone()));
     tasks.spawn(doors.wheel.clone().turn(doors.shutdown.clone()));
-    let places = Arc::new(Semaphore::new(doors.config.max_connections));
-    let router = routes::router(doors.clone(), tasks.clone());
-    loop {
-        tokio::select! {
-            biased; // a stop goes before new work
-            _ = doors.shutdown.begun() => break,
-            taken = listener.accept() => match taken {
-                Ok((stream, address)) => take(&doors, &router, &tasks, &places, stream, address),
-                Err(error) => pause_after(&error).await,
-            },
-        }
-    }
-    drop(listener);
+    let taker = Arc::new(Taker {
+        gate: Gate::new(&doors.config.gate, Arc::clone(&doors.metrics)),
+        router: routes::router(doors.clone(), tasks.clone()),
+        tasks: tasks.clone(),
+        doors,
+        listener,
+    });
+    // One for each core: in a storm a single one would be what everybody waits for.
+    let acceptors = tokio::runtime::Handle::current().metrics().num_workers();
+    let acceptors: JoinSet<()> = (0..acceptors).map(|_| Arc::clone(&taker).accept()).collect();
+    drop(taker);
+    acceptors.join_all().await;
     tasks.close();
     tasks.wait().await;
 }
 
-fn take(
-    doors: &Doors,
-    router: &Router,
-    tasks: &TaskTracker,
-    places: &Arc<Semaphore>,
-    stream: TcpStream,
-    address: SocketAddr,
-) {
-    let Ok(place) = Arc::clone(places).try_acquire_owned() else {
-        let _best_effort = stream.try_write(FULL);
-        return;
-    };
-    doors.metrics.connections_accepted.inc();
-    tasks.spawn(serve(doors.clone(), router.clone(), stream, place, address));
+/// What takes connections on.
+struct Taker {
+    gate: Gate,
+    router: Router,
+    tasks: TaskTracker,
+    doors: Doors,
+    listener: TcpListener,
+}
+
+impl Taker {
+    async fn accept(self: Arc<Self>) {
+        loop {
+            tokio::select! {
+                biased; // a stop goes before new work
+                _ = self.doors.shutdown.begun() => return,
+                taken = self.listener.accept() => match taken {
+                    Ok((stream, address)) => self.take(stream, address),
+                    Err(error) => pause_after(&error).await,
+                },
+            }
+        }
+    }
+
+    fn take(&self, stream: TcpStream, address: SocketAddr) {
+        match self.gate.enter(address.ip()) {
+            Ok(place) => {
+                self.tasks.spawn(serve(self.doors.clone(), self.router.clone(), stream, Arc::new(place), address));
+            }
+            Err(full) => {
+                self.doors.metrics.connections_refused.get_or_create(&[("code", full.code())]).inc();
+                let _best_effort = stream.try_write(full.answer().as_bytes());
+            }
+        }
+    }
 }
 
 /// Out of file descriptors, taking on would fail again at once: the client waits in the backlog meanwhile.
@@ -81,9 +99,12 @@ async fn pause_after(error: &io::Error) {
 }
 
 /// Speaks HTTP until the connection ends or is upgraded; a session goes on in a task of its own and keeps the place.
-async fn serve(doors: Doors, router: Router, stream: TcpStream, place: OwnedSemaphorePermit, address: SocketAddr) {
-    let place = Arc::new(Place { _permit: place, doors: doors.clone() });
-    let service = TowerToHyperService::new(router.layer(axum::Extension(Arc::clone(&place))));
+async fn serve(doors: Doors, router: Router, stream: TcpStream, place: Arc<Place>, address: SocketAddr) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&place));
+        router.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(doors.config.request_timeout)
@@ -104,17 +125,5 @@ async fn serve(doors: Doors, router: Router, stream: TcpStream, place: OwnedSema
     };
     if let Err(error) = outcome {
         debug!(%error, %address, "connection ended");
-    }
-}
-
-/// A connection's place among those the server takes; freed when the connection or its session has ended.
-pub(super) struct Place {
-    _permit: OwnedSemaphorePermit,
-    doors: Doors,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.doors.metrics.connections_closed.inc();
     }
 }

@@ -3,6 +3,8 @@
 //! [`run`] takes connections until the shutdown begins. HTTP goes through axum; a request to `/ws/{room}` is upgraded by
 //! hand, so that the room can write to the TCP socket itself, and becomes a session.
 
+mod descriptors;
+mod gate;
 mod history;
 mod inbound;
 mod listener;
@@ -20,6 +22,8 @@ mod wheel;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use descriptors::raise_limit;
+pub use gate::GateConfig;
 pub use listener::run;
 pub use ops::Readiness;
 pub use routes::openapi;
@@ -48,8 +52,8 @@ pub struct ServerConfig {
     pub ping_timeout: Duration,
     /// How long a viewer's socket may take nothing.
     pub stall_limit: Duration,
-    /// Most connections at once.
-    pub max_connections: usize,
+    /// How many connections there may be.
+    pub gate: GateConfig,
     /// The window over which connections are closed when the server stops.
     pub close_spread: Duration,
     /// When clients should come back after that, at the earliest; they are spread over as much again.

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tracing::{Instrument as _, debug, debug_span};
 
-use super::listener::Place;
+use super::gate::Place;
 use super::problem::Problem;
 use super::query::{InRoom, Params};
 use super::routes::AppState;
@@ -88,6 +88,7 @@ pub(super) async fn upgrade(
             Ok(Err(_)) => return debug!("the connection is not a TCP stream"),
             Err(error) => return debug!(%error, "the handshake was not finished"),
         };
+        place.settle();
         let Some(session) = Session::begin(doors, opening, connection).await else { return };
         // A task of its own, for it lives long and needs less room than what led to it.
         tasks.spawn(async move {
