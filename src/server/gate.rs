@@ -32,6 +32,8 @@ pub(super) enum Full {
 }
 
 impl Full {
+    pub(super) const ALL: [Self; 3] = [Self::Connections, Self::Address, Self::Handshakes];
+
     /// The stable code.
     pub(super) fn code(self) -> &'static str {
         match self {
@@ -173,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_answer_is_whole() {
-        for full in [Full::Connections, Full::Address, Full::Handshakes] {
+        for full in Full::ALL {
             let answer = full.answer();
             let (head, body) = answer.split_once("\r\n\r\n").unwrap();
             assert!(head.contains(&format!("Content-Length: {}", body.len())), "{answer}");

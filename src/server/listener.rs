@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use super::gate::{Gate, Place};
+use super::gate::{Full, Gate, Place};
 use super::session::GONE;
 use super::{Doors, cut_at, ops, routes};
 use crate::wire::CloseReason;
@@ -30,6 +30,9 @@ const MAX_HEAD: usize = 8 * 1024 + 4096 * 100 / 4096;
 pub async fn run(listener: TcpListener, doors: Doors) {
     for word in CloseReason::ALL.map(CloseReason::word).into_iter().chain([GONE]) {
         drop(doors.metrics.sessions_ended.get_or_create(&[("code", word)]));
+    }
+    for full in Full::ALL {
+        drop(doors.metrics.connections_refused.get_or_create(&[("code", full.code())]));
     }
     let tasks = TaskTracker::new();
     tasks.spawn(ops::probe_always(doors.clone()));
