@@ -331,6 +331,10 @@ impl Room {
         is_over
     }
 
+    fn cut_end(&self) -> Seq {
+        self.lock().ring.cut_end()
+    }
+
     fn batches_from(&self, from: Seq, limit: usize, into: &mut Vec<Arc<Batch>>) {
         self.lock().ring.batches_from(from, limit, into);
     }

@@ -246,14 +246,16 @@ impl Viewer {
                     &behind
                 }
             };
-            let Some(first) = run.first() else { return Flow::Done };
-            if out.next < first.first() {
-                let missed = first.first().since(out.next);
+            // What stands before the oldest batch is gone; with no batch, all that was cut is.
+            let oldest = run.first().map_or_else(|| room.cut_end(), |first| first.first());
+            if out.next < oldest {
+                let missed = oldest.since(out.next);
                 delivered.missed += missed;
-                out.next = first.first();
+                out.next = oldest;
                 out.push_own(self.taste.encoder.gap(missed));
                 continue;
             }
+            let Some(first) = run.first() else { return Flow::Done };
             if out.next > first.first() {
                 // It joined in the middle of this batch, as only a resume by position can: the rest is its own frame.
                 out.push_own(first.rest(out.next, &self.taste));

@@ -268,3 +268,16 @@ fn viewers_of_one_format_share_the_encoded_bytes() {
     assert!(others.iter().all(|other| other.seat.open() == Flow::Done));
     assert_eq!(encoder.encoded.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
+
+#[test]
+fn who_comes_back_when_all_has_expired_is_told_at_once() {
+    let mut scene = Scene::new(100, FakeSocket::open());
+    let cursor = scene.room.lock().ring.cursor();
+    scene.publish(3);
+    scene.tick();
+    scene.room.drop_expired(Timestamp::from_millis(i64::MAX));
+    let socket = FakeSocket::open();
+    let joined = enter(&scene.room, &socket, Begin::After(cursor));
+    joined.seat.open();
+    assert_eq!(socket.frames(), [Frame::Gap(3)]);
+}
