@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::layers::Merged;
-use super::{Config, ConfigError, LogConfig, StoreConfig};
+use super::{Config, ConfigError, LogConfig, StoreConfig, address};
 use crate::admission::AdmissionConfig;
 use crate::hub::HubConfig;
 use crate::model::TextLimits;
@@ -141,10 +141,7 @@ fn store(merged: &Merged) -> Result<StoreConfig, ConfigError> {
         let dir = std::path::Path::new(&merged.raw.data_dir).join("store");
         return Ok(StoreConfig::Embedded(EmbeddedConfig { dir, bucket: EmbeddedConfig::DEFAULT_BUCKET }));
     }
-    if !raw.uri.starts_with("mongodb://") && !raw.uri.starts_with("mongodb+srv://") {
-        // The value is not repeated: it may hold a password.
-        return Err(merged.refuse("mongodb.uri", "does not begin with mongodb:// or mongodb+srv://"));
-    }
+    let parsed = address::mongodb(&raw.uri).map_err(|problem| merged.refuse("mongodb.uri", problem))?;
     let write_concern = match raw.write_concern.as_str() {
         "majority" => WriteConcernLevel::Majority,
         "1" => WriteConcernLevel::One,
@@ -154,7 +151,7 @@ fn store(merged: &Merged) -> Result<StoreConfig, ConfigError> {
     };
     Ok(StoreConfig::Mongo(MongoConfig {
         uri: raw.uri.clone(),
-        database: database(merged)?,
+        database: database(merged, parsed.default_database.as_deref())?,
         collection: merged.name("mongodb.collection", &raw.collection)?,
         write_concern,
         journal: raw.journal,
@@ -177,12 +174,14 @@ fn store(merged: &Merged) -> Result<StoreConfig, ConfigError> {
 }
 
 /// The database that is named, else the one in the URI, else `danmakud`.
-fn database(merged: &Merged) -> Result<String, ConfigError> {
+fn database(merged: &Merged, in_uri: Option<&str>) -> Result<String, ConfigError> {
     let raw = &merged.raw.mongodb;
-    let after_hosts = raw.uri.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
-    let in_uri = after_hosts.and_then(|(_, rest)| rest.split('?').next()).unwrap_or_default();
-    let named = [raw.database.as_str(), in_uri].into_iter().find(|name| !name.is_empty());
-    merged.name("mongodb.database", named.unwrap_or("danmakud"))
+    let (key, name) = match in_uri {
+        _ if !raw.database.is_empty() => ("mongodb.database", raw.database.as_str()),
+        Some(in_uri) => ("mongodb.uri", in_uri),
+        None => ("mongodb.database", "danmakud"),
+    };
+    merged.name(key, name)
 }
 
 fn redis(merged: &Merged) -> Result<Option<RedisConfig>, ConfigError> {
@@ -191,9 +190,7 @@ fn redis(merged: &Merged) -> Result<Option<RedisConfig>, ConfigError> {
     if raw.url.is_empty() {
         return Ok(None);
     }
-    if !["redis://", "rediss://"].iter().any(|scheme| raw.url.starts_with(scheme)) {
-        return Err(merged.refuse("redis.url", "does not begin with redis:// or rediss://"));
-    }
+    address::redis(&raw.url).map_err(|problem| merged.refuse("redis.url", problem))?;
     Ok(Some(RedisConfig { prefix, ..RedisConfig::new(&raw.url) }))
 }
 

@@ -4,6 +4,7 @@
 //! value or an impossible combination refuses to start and says where it stands, which key it is, and what would be
 //! right. Every module gets its own part, never the whole.
 
+mod address;
 mod judge;
 mod layers;
 mod raw;

@@ -56,6 +56,22 @@ async fn a_wrong_command_line_is_told_from_a_request_for_help() {
 }
 
 #[tokio::test]
+async fn check_refuses_addresses_that_no_driver_takes() {
+    let table: [(&[&str], &[&str]); 4] = [
+        (&["--mongodb", "mongodb://user:secret@:::/x?bogus=1"], &["--mongodb: mongodb.uri: ", "hosts"]),
+        (&["--mongodb", "mongodb://user:secret@h/x?bogus=1"], &["--mongodb: mongodb.uri: ", "bogus"]),
+        (&["--mongodb", "mongodb://u:secret@h/db?w=0"], &["--mongodb: mongodb.uri: ", "w=0"]),
+        (&["--mongodb", "mongodb://h", "--redis", "redis://u:secret@h:notaport"], &["--redis: redis.url: "]),
+    ];
+    for (args, words) in table {
+        let bad = check("", args).await;
+        assert_eq!((bad.code, bad.stdout.as_str()), (Some(64), ""), "{args:?}: {bad:?}");
+        assert!(words.iter().all(|word| bad.stderr.contains(word)), "{words:?} in {bad:?}");
+        assert!(!bad.stderr.contains("secret"), "{bad:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_bad_configuration_does_not_start() {
     let folder = tempfile::tempdir().unwrap();
     let end = Start::in_folder(&folder.path().join("data")).config("[server]\nmax_fragments = 0").fail().await;
