@@ -4,7 +4,7 @@
 //! the driver is asked about parts of the address instead, and what is told is which part it does not take. Nothing
 //! here touches the network.
 
-use mongodb::options::{Acknowledgment, ConnectionString};
+use mongodb::options::{Acknowledgment, ConnectionString, HostInfo};
 use redis::IntoConnectionInfo as _;
 
 /// Reads a MongoDB connection string.
@@ -56,6 +56,15 @@ fn explain(uri: &str) -> String {
     {
         Some(name) => format!("its option {name:?} is not known, or its value is not right"),
         None => "its options are not right, or do not go together".to_owned(),
+    }
+}
+
+/// The servers that a connection string names, fit to be shown.
+pub(super) fn hosts(parsed: &ConnectionString) -> String {
+    match &parsed.host_info {
+        HostInfo::HostIdentifiers(hosts) => hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        HostInfo::DnsRecord(name) => format!("the servers that DNS names for {name}"),
+        _ => "servers of its own".to_owned(),
     }
 }
 

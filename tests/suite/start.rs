@@ -72,6 +72,22 @@ async fn check_refuses_addresses_that_no_driver_takes() {
 }
 
 #[tokio::test]
+async fn check_says_what_the_configuration_comes_to() {
+    let embedded = check("", &["--data-dir", "here"]).await;
+    assert!(embedded.stdout.contains("store    embedded, in here/store\n"), "{embedded:?}");
+    let uri = "mongodb://user:secret@db1,db2:27018/evening?replicaSet=rs0&authSource=admin";
+    let joined = check("", &["--mongodb", uri, "--redis", "redis://user:secret@cache:6380/2"]).await;
+    for line in [
+        "store    MongoDB at db1:27017, db2:27018, database evening, collection danmaku",
+        "         a comment is stored once the majority has it in the journal; writes have 10s",
+        "relay    Redis at cache:6380, channels danmakud",
+    ] {
+        assert!(joined.stdout.lines().any(|told| told == line), "{line:?} is missing in {joined:?}");
+    }
+    assert!(!joined.stdout.contains("secret") && !joined.stdout.contains("Config"), "{joined:?}");
+}
+
+#[tokio::test]
 async fn a_bad_configuration_does_not_start() {
     let folder = tempfile::tempdir().unwrap();
     let end = Start::in_folder(&folder.path().join("data")).config("[server]\nmax_fragments = 0").fail().await;
