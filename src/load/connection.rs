@@ -39,7 +39,7 @@ impl<D: Dial> Shared<D> {
         Guest { key: format!("replay-{}-{index}", self.run_id), name: format!("replay {index}") }
     }
 
-    fn count(&self, count: impl FnOnce(&mut Report)) {
+    pub(super) fn count(&self, count: impl FnOnce(&mut Report)) {
         count(&mut lock(&self.tally).report);
     }
 

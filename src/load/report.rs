@@ -29,6 +29,8 @@ pub struct Report {
     pub unanswered: u64,
     /// Comments not sent, because the replay was stopped or a connection given up.
     pub unsent: u64,
+    /// Whether the replay was stopped before its end.
+    pub is_stopped: bool,
     /// Connections that were given up, each with its last trouble.
     pub given_up: Vec<String>,
     /// Times a connection was opened again.
@@ -42,10 +44,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every comment that was sent has its answer and no connection was given up.
+    /// Whether every comment was sent, unless the replay was stopped, every one that was sent has its answer, and no
+    /// connection was given up.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.unanswered == 0 && self.given_up.is_empty()
+        self.unanswered == 0 && self.given_up.is_empty() && (self.unsent == 0 || self.is_stopped)
     }
 
     /// Refusals of all codes.
@@ -140,5 +143,13 @@ mod tests {
         assert!(report.is_clean());
         report.unanswered = 1;
         assert!(!report.is_clean());
+    }
+
+    #[test]
+    fn what_was_not_sent_is_clean_after_a_stop_alone() {
+        let mut report = Report { total: 9, sent: 8, accepted: 8, unsent: 1, ..Report::default() };
+        assert!(!report.is_clean());
+        report.is_stopped = true;
+        assert!(report.is_clean());
     }
 }

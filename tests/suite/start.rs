@@ -42,9 +42,14 @@ async fn check_says_whether_the_configuration_is_right() {
 
 #[tokio::test]
 async fn a_wrong_command_line_is_told_from_a_request_for_help() {
-    for args in
-        [&["--nonsense"][..], &["nonsense"], &["check", "--nonsense"], &["--listen"], &["health", "--listen", "x"]]
-    {
+    for args in [
+        &["--nonsense"][..],
+        &["nonsense"],
+        &["check", "--nonsense"],
+        &["--listen"],
+        &["health", "--listen", "x"],
+        &["replay", "t.csv", "--room", "r", "--patience", "18446744073709551615"],
+    ] {
         let end = run(args).await;
         assert_eq!((end.code, end.stdout.as_str()), (Some(64), ""), "{args:?}: {end:?}");
         assert!(!end.stderr.is_empty());
