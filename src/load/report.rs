@@ -60,7 +60,9 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<14}{value}");
+        // The longest code, with two blanks before it and two behind.
+        let width = self.refused.keys().map(|code| code.len() + 4).max().unwrap_or(0).max(14);
+        let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<width$}{value}");
         row("sent", &format_args!("{} of {}", self.sent, self.total))?;
         row("accepted", &self.accepted)?;
         if let Some(stored) = self.stored {
@@ -90,7 +92,7 @@ impl fmt::Display for Report {
         }
         let Lateness { p50, p99, max } = self.lateness;
         row("lateness", &format_args!("p50 {p50:.1?}, p99 {p99:.1?}, max {max:.1?}"))?;
-        write!(f, "{:<14}{:.1?}", "duration", self.duration)
+        write!(f, "{:<width$}{:.1?}", "duration", self.duration)
     }
 }
 
@@ -151,5 +153,15 @@ mod tests {
         assert!(!report.is_clean());
         report.is_stopped = true;
         assert!(report.is_clean());
+    }
+
+    #[test]
+    fn the_columns_keep_apart_however_long_a_code_is() {
+        let mut report = Report::default();
+        report.refused.extend([("rate_limited".to_owned(), 389), ("text_combining".to_owned(), 2)]);
+        let text = report.to_string();
+        for line in ["  rate_limited    389", "  text_combining  2", "refused           391"] {
+            assert!(text.lines().any(|l| l == line), "{line:?} is missing in\n{text}");
+        }
     }
 }
