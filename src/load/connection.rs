@@ -147,7 +147,7 @@ impl<D: Dial> Connection<D> {
                     self.shared.count(|report| report.reconnects += 1);
                     return Some(socket);
                 }
-                Err(error) => trouble = error.to_string(),
+                Err(error) => trouble = error.with_cause(),
             }
             attempt += 1;
             wait = backoff(attempt);

@@ -93,6 +93,20 @@ async fn check_says_what_the_configuration_comes_to() {
 }
 
 #[tokio::test]
+async fn a_replay_that_cannot_begin_says_why_once() {
+    let missing = run(&["replay", "/does/not/exist.csv", "--room", "r"]).await;
+    assert_eq!(missing.code, Some(1), "{missing:?}");
+    let told = "danmakud: /does/not/exist.csv cannot be read: No such file or directory (os error 2)";
+    assert_eq!(sentence(&missing), told);
+    // Bound and dropped, so that nobody listens there.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let target = format!("http://127.0.0.1:{port}");
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/live-trace-a.csv");
+    let absent = run(&["replay", trace, "--room", "r", "--target", &target]).await;
+    assert_eq!(sentence(&absent).matches("refused").count(), 1, "{absent:?}");
+}
+
+#[tokio::test]
 async fn a_bad_configuration_does_not_start() {
     let folder = tempfile::tempdir().unwrap();
     let end = Start::in_folder(&folder.path().join("data")).config("[server]\nmax_fragments = 0").fail().await;
