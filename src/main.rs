@@ -1,4 +1,6 @@
 //! danmakud: reads the command line and the configuration, then serves, checks, replays or asks for health.
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 use std::process::ExitCode;
 

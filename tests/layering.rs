@@ -109,6 +109,16 @@ fn imports_go_down_only() {
 }
 
 #[test]
+fn both_crates_refuse_missing_docs_and_unwraps() {
+    for root in ["lib.rs", "main.rs"] {
+        let text = fs::read_to_string(src().join(root)).unwrap();
+        for line in ["#![deny(missing_docs)]", "#![cfg_attr(not(test), deny(clippy::unwrap_used))]"] {
+            assert!(text.lines().any(|own| own == line), "{root} has no {line}");
+        }
+    }
+}
+
+#[test]
 fn the_plan_is_read_as_it_is_meant() {
     assert_eq!(
         imports("use crate::{hub::Hub, wire::{a, b}};\n// use crate::no;\ncrate::room::x()", "crate"),

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Finds what the tests need, or fetches it: mongod and redis-server. Says in one line each what it found. Running it
-# again does nothing. For Debian and its like, with Rust, Node and Python.
+# Finds what the tests need, or fetches it: mongod, redis-server, and a Python with WebSocket and decompression
+# libraries. Says in one line each what it found. Running it again does nothing. For Debian and its like, with Rust, Node
+# and Python.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -67,3 +68,18 @@ if ! command -v redis-server >/dev/null; then
 fi
 redis=$(command -v redis-server) || fail "redis-server was installed but is not on PATH"
 echo "services: redis-server is $redis ($("$redis" --version | cut -d ' ' -f 1-3))"
+
+# Clients that share no code with the server. The versions stand in the marker, so that other ones are made anew.
+venv=$services/venv
+packages=(websockets==17.4 brotli==1.2.1 zstandard==0.25.0)
+if [ "$(cat "$venv/made-of" 2>/dev/null)" != "${packages[*]}" ] ||
+    ! "$venv/bin/python" -c "import websockets, brotli, zstandard" 2>/dev/null; then
+    command -v python3 >/dev/null || fail "the independent clients need python3 with venv and pip"
+    rm -rf "$venv"
+    mkdir -p "$services"
+    python3 -m venv "$venv" >/dev/null || fail "python3 cannot make a virtual environment; install python3-venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${packages[@]}" ||
+        fail "pip cannot install ${packages[*]} into $venv"
+    echo "${packages[*]}" >"$venv/made-of"
+fi
+echo "services: the independent clients' Python is $venv/bin/python (${packages[*]})"

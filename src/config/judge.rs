@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::layers::Merged;
-use super::{Config, ConfigError, LogConfig, StoreConfig};
+use super::{Config, ConfigError, LogConfig, StoreConfig, address};
 use crate::admission::AdmissionConfig;
 use crate::hub::HubConfig;
 use crate::model::TextLimits;
@@ -15,6 +15,14 @@ use crate::store::{EmbeddedConfig, FlusherConfig, MongoConfig, WriteConcernLevel
 
 /// How often the flusher's waits may double.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// How much longer a text may be in JSON than in UTF-8. Encoders that write ASCII alone make 6 bytes (`\\u54c8`) of 2 or
+/// 3, and 12 of 4; a quote or a backslash becomes 2.
+const JSON_FACTOR: usize = 3;
+
+/// What a message has besides its text, generously: all keys with the longest values that are right come to about 170
+/// bytes, 64 of them the nonce; the rest is for white space and fields of the client's own.
+const JSON_AROUND: usize = 512;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -145,10 +153,7 @@ fn store(merged: &Merged) -> Result<StoreConfig, ConfigError> {
         let dir = std::path::Path::new(&merged.raw.data_dir).join("store");
         return Ok(StoreConfig::Embedded(EmbeddedConfig { dir, bucket: EmbeddedConfig::DEFAULT_BUCKET }));
     }
-    if !raw.uri.starts_with("mongodb://") && !raw.uri.starts_with("mongodb+srv://") {
-        // The value is not repeated: it may hold a password.
-        return Err(merged.refuse("mongodb.uri", "does not begin with mongodb:// or mongodb+srv://"));
-    }
+    let parsed = address::mongodb(&raw.uri).map_err(|problem| merged.refuse("mongodb.uri", problem))?;
     let write_concern = match raw.write_concern.as_str() {
         "majority" => WriteConcernLevel::Majority,
         "1" => WriteConcernLevel::One,
@@ -158,7 +163,7 @@ fn store(merged: &Merged) -> Result<StoreConfig, ConfigError> {
     };
     Ok(StoreConfig::Mongo(MongoConfig {
         uri: raw.uri.clone(),
-        database: database(merged)?,
+        database: database(merged, parsed.default_database.as_deref())?,
         collection: merged.name("mongodb.collection", &raw.collection)?,
         write_concern,
         journal: raw.journal,
@@ -181,12 +186,14 @@ fn store(merged: &Merged) -> Result<StoreConfig, ConfigError> {
 }
 
 /// The database that is named, else the one in the URI, else `danmakud`.
-fn database(merged: &Merged) -> Result<String, ConfigError> {
+fn database(merged: &Merged, in_uri: Option<&str>) -> Result<String, ConfigError> {
     let raw = &merged.raw.mongodb;
-    let after_hosts = raw.uri.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
-    let in_uri = after_hosts.and_then(|(_, rest)| rest.split('?').next()).unwrap_or_default();
-    let named = [raw.database.as_str(), in_uri].into_iter().find(|name| !name.is_empty());
-    merged.name("mongodb.database", named.unwrap_or("danmakud"))
+    let (key, name) = match in_uri {
+        _ if !raw.database.is_empty() => ("mongodb.database", raw.database.as_str()),
+        Some(in_uri) => ("mongodb.uri", in_uri),
+        None => ("mongodb.database", "danmakud"),
+    };
+    merged.name(key, name)
 }
 
 fn redis(merged: &Merged) -> Result<Option<RedisConfig>, ConfigError> {
@@ -195,9 +202,7 @@ fn redis(merged: &Merged) -> Result<Option<RedisConfig>, ConfigError> {
     if raw.url.is_empty() {
         return Ok(None);
     }
-    if !["redis://", "rediss://"].iter().any(|scheme| raw.url.starts_with(scheme)) {
-        return Err(merged.refuse("redis.url", "does not begin with redis:// or rediss://"));
-    }
+    address::redis(&raw.url).map_err(|problem| merged.refuse("redis.url", problem))?;
     Ok(Some(RedisConfig { prefix, ..RedisConfig::new(&raw.url) }))
 }
 
@@ -213,13 +218,30 @@ fn log(merged: &Merged) -> Result<LogConfig, ConfigError> {
     Ok(LogConfig { filter: raw.filter.clone(), is_json })
 }
 
-/// Values that are right alone and wrong together.
-fn combinations(merged: &Merged, config: &Config) -> Result<(), ConfigError> {
-    if let StoreConfig::Mongo(mongo) = &config.store
-        && mongo.min_pool_size > mongo.max_pool_size
-    {
+/// Values of the MongoDB store that are right alone and wrong together, or beside others.
+fn combinations_with_mongo(merged: &Merged, config: &Config, mongo: &MongoConfig) -> Result<(), ConfigError> {
+    if mongo.min_pool_size > mongo.max_pool_size {
         let problem = format!("{} is more than mongodb.max_pool_size, {}", mongo.min_pool_size, mongo.max_pool_size);
         return Err(merged.refuse_pair("mongodb.min_pool_size", "mongodb.max_pool_size", problem));
+    }
+    let (in_flight, pool) = (config.flusher.in_flight, mongo.max_pool_size);
+    if usize::try_from(pool).is_ok_and(|pool| in_flight > pool) {
+        let problem = format!("{in_flight} is more than mongodb.max_pool_size, {pool}: each write takes a connection");
+        return Err(merged.refuse_pair("store.in_flight", "mongodb.max_pool_size", problem));
+    }
+    if mongo.write_timeout > config.shutdown_deadline {
+        let write = humantime::format_duration(mongo.write_timeout);
+        let deadline = humantime::format_duration(config.shutdown_deadline);
+        let problem = format!("{write} is longer than shutdown.deadline, {deadline}: a stop would not wait for it");
+        return Err(merged.refuse_pair("mongodb.write_timeout", "shutdown.deadline", problem));
+    }
+    Ok(())
+}
+
+/// Values that are right alone and wrong together.
+fn combinations(merged: &Merged, config: &Config) -> Result<(), ConfigError> {
+    if let StoreConfig::Mongo(mongo) = &config.store {
+        combinations_with_mongo(merged, config, mongo)?;
     }
     if config.flusher.batch > config.queue {
         let problem = format!("{} is more than store.queue, {}", config.flusher.batch, config.queue);
@@ -229,10 +251,20 @@ fn combinations(merged: &Merged, config: &Config) -> Result<(), ConfigError> {
         let problem = format!("{} is more than room.ring, {}", config.hub.room.recent, config.hub.room.ring);
         return Err(merged.refuse_pair("room.recent", "room.ring", problem));
     }
-    if config.admission.text.max_bytes > config.server.max_message {
-        let (text, message) = (config.admission.text.max_bytes, config.server.max_message);
-        let problem = format!("{text} is more than server.max_message_bytes, {message}: no message could carry it");
+    let (text, message) = (config.admission.text.max_bytes, config.server.max_message);
+    let needed = text.saturating_mul(JSON_FACTOR).saturating_add(JSON_AROUND);
+    if needed > message {
+        let problem = format!("{text} needs {needed} bytes of server.max_message_bytes, which is {message}");
         return Err(merged.refuse_pair("limits.max_text_bytes", "server.max_message_bytes", problem));
+    }
+    let (patience, request) = (config.hub.read_patience, config.server.request_timeout);
+    if patience >= request {
+        let (patience, request) = (humantime::format_duration(patience), humantime::format_duration(request));
+        let problem = format!(
+            "{patience} is not shorter than server.request_timeout, {request}: readers would get no answer instead of \
+             what memory has"
+        );
+        return Err(merged.refuse_pair("store.read_patience", "server.request_timeout", problem));
     }
     if config.server.close_spread >= config.shutdown_deadline {
         let problem = "is not shorter than shutdown.deadline: sockets would be cut instead of closed";

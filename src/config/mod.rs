@@ -4,6 +4,7 @@
 //! value or an impossible combination refuses to start and says where it stands, which key it is, and what would be
 //! right. Every module gets its own part, never the whole.
 
+mod address;
 mod judge;
 mod layers;
 mod raw;
@@ -21,7 +22,7 @@ use crate::admission::AdmissionConfig;
 use crate::hub::HubConfig;
 use crate::relay::RedisConfig;
 use crate::server::ServerConfig;
-use crate::store::{EmbeddedConfig, FlusherConfig, MongoConfig};
+use crate::store::{EmbeddedConfig, FlusherConfig, MongoConfig, WriteConcernLevel};
 
 /// Why a configuration was refused.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -105,20 +106,36 @@ impl Config {
 impl fmt::Display for Config {
     /// A few lines for people, without secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let store = match &self.store {
-            StoreConfig::Mongo(config) => format!("{config:?}"),
-            StoreConfig::Embedded(config) => format!("{config:?}"),
-        };
         writeln!(f, "listen   {}", self.listen)?;
         writeln!(f, "data     {}", self.data_dir.display())?;
-        writeln!(f, "store    {store}")?;
+        match &self.store {
+            StoreConfig::Mongo(mongo) => show_mongo(mongo, f)?,
+            StoreConfig::Embedded(embedded) => writeln!(f, "store    embedded, in {}", embedded.dir.display())?,
+        }
         match &self.redis {
-            Some(redis) => writeln!(f, "relay    {redis:?}")?,
+            Some(redis) => {
+                let server = address::redis(&redis.url).unwrap_or_else(|_| "no address".to_owned());
+                writeln!(f, "relay    Redis at {server}, channels {}", redis.prefix)?;
+            }
             None => writeln!(f, "relay    none, a single node")?,
         }
         writeln!(f, "keeps    each comment for {}", humantime::format_duration(self.hub.retention))?;
         write!(f, "stops    within {}", humantime::format_duration(self.shutdown_deadline))
     }
+}
+
+fn show_mongo(mongo: &MongoConfig, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    // Read anew, for the URI itself may hold a password; it was read when it was judged.
+    let hosts = address::mongodb(&mongo.uri).map_or_else(|_| "no address".to_owned(), |uri| address::hosts(&uri));
+    let MongoConfig { database, collection, .. } = mongo;
+    writeln!(f, "store    MongoDB at {hosts}, database {database}, collection {collection}")?;
+    let who = match mongo.write_concern {
+        WriteConcernLevel::Majority => "the majority has",
+        WriteConcernLevel::One => "the primary alone has",
+    };
+    let place = if mongo.journal { " in the journal" } else { "" };
+    let within = humantime::format_duration(mongo.write_timeout);
+    writeln!(f, "         a comment is stored once {who} it{place}; writes have {within}")
 }
 
 #[cfg(test)]

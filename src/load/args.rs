@@ -18,7 +18,7 @@ use crate::shutdown::Shutdown;
 /// once, unless --from-ms says where the replay begins. Many senders share one connection, as every connection
 /// receives the whole room; a limit on how fast one user may send meets them together, so loosen it on the server.
 /// A lost connection is opened again, and what was not answered is sent once more under the same nonce. The exit code
-/// is 0 when everything sent was answered (a refusal is an answer), else 1.
+/// is 0 when everything was sent (unless the replay was stopped) and answered (a refusal is an answer), else 1.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
     /// The recorded stream: .csv (t_ms,user,text,chars,utf8_bytes,mode,size,color) or .jsonl/.ndjson
@@ -59,7 +59,7 @@ pub struct ReplayArgs {
     pub retry: bool,
 
     /// How many seconds to try to reconnect, and to wait for answers, before giving up.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = parse_patience)]
     pub patience: u64,
 }
 
@@ -105,6 +105,14 @@ fn parse_connections(raw: &str) -> Result<usize, String> {
     }
 }
 
+fn parse_patience(raw: &str) -> Result<u64, String> {
+    // A day. Beyond some centuries the clock itself could not hold the time when patience ends.
+    match raw.parse::<u64>() {
+        Ok(seconds @ 1..=86_400) => Ok(seconds),
+        _ => Err("must be 1 to 86400".to_owned()),
+    }
+}
+
 fn parse_ack(raw: &str) -> Result<AckLevel, String> {
     match raw {
         "accepted" => Ok(AckLevel::Accepted),
@@ -146,6 +154,8 @@ mod tests {
             ("t.csv --room r --speed 0", "must be a number above 0"),
             ("t.csv --room r --speed nan", "must be a number above 0"),
             ("t.csv --room r --connections 0", "must be 1 to 10000"),
+            ("t.csv --room r --patience 18446744073709551615", "must be 1 to 86400"),
+            ("t.csv --room r --patience 0", "must be 1 to 86400"),
             ("t.csv --room r --ack kept", "must be accepted or stored"),
             ("t.csv --room r --target https://h", "plain http://"),
         ] {

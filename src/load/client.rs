@@ -35,7 +35,7 @@ pub enum ClientError {
         problem: String,
     },
     /// Nobody answers there.
-    #[error("{target} cannot be reached: {source}")]
+    #[error("{target} cannot be reached")]
     Unreachable {
         /// Where.
         target: String,
@@ -52,14 +52,25 @@ pub enum ClientError {
         status: u16,
     },
     /// The handshake broke.
-    #[error("{target} does not speak WebSocket: {source}")]
+    #[error("{target} does not speak WebSocket: {seen}")]
     Handshake {
         /// Where.
         target: String,
-        /// What was seen.
-        #[source]
-        source: Box<tungstenite::Error>,
+        /// What was seen. Not the error itself as the source: it tells its own source in its text, and whoever prints
+        /// the chain would say it twice.
+        seen: String,
     },
+}
+
+impl ClientError {
+    /// The message with what caused it, in one line.
+    #[must_use]
+    pub fn with_cause(&self) -> String {
+        match std::error::Error::source(self) {
+            Some(cause) => format!("{self}: {cause}"),
+            None => self.to_string(),
+        }
+    }
 }
 
 /// Where a server is.
@@ -165,7 +176,7 @@ pub async fn connect<D: Dial>(dial: &D, target: &Target, url: &Url) -> Result<We
             Err(tungstenite::Error::Http(response)) => {
                 Err(ClientError::Refused { target: shown(), status: response.status().as_u16() })
             }
-            Err(source) => Err(ClientError::Handshake { target: shown(), source: Box::new(source) }),
+            Err(error) => Err(ClientError::Handshake { target: shown(), seen: error.to_string() }),
         }
     });
     opened.await.unwrap_or_else(|_| {

@@ -39,7 +39,7 @@ impl<D: Dial> Shared<D> {
         Guest { key: format!("replay-{}-{index}", self.run_id), name: format!("replay {index}") }
     }
 
-    fn count(&self, count: impl FnOnce(&mut Report)) {
+    pub(super) fn count(&self, count: impl FnOnce(&mut Report)) {
         count(&mut lock(&self.tally).report);
     }
 
@@ -147,7 +147,7 @@ impl<D: Dial> Connection<D> {
                     self.shared.count(|report| report.reconnects += 1);
                     return Some(socket);
                 }
-                Err(error) => trouble = error.to_string(),
+                Err(error) => trouble = error.with_cause(),
             }
             attempt += 1;
             wait = backoff(attempt);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, interval, timeout_at};
 
 use super::client::{ClientError, Dial, Target, Tcp, connect};
@@ -135,14 +135,31 @@ async fn watch<D: Dial>(
     let mut tick = interval(Duration::from_millis(200));
     let deadline = loop {
         tokio::select! {
-            joined = tasks.join_next() => if joined.is_none() { return },
+            joined = tasks.join_next() => match joined {
+                Some(ended) => count_failure(shared, ended),
+                None => return,
+            },
             _ = tick.tick() => progress.show(&lock(&shared.tally).report),
             deadline = stop.begun() => break deadline,
         }
     };
+    shared.count(|report| report.is_stopped = true);
     all.iter().for_each(|connection| connection.stop());
     // What is unanswered at the deadline is reported as such; dropping the set ends its tasks.
-    let _in_time = timeout_at(deadline, async { while tasks.join_next().await.is_some() {} }).await;
+    let _in_time = timeout_at(deadline, async {
+        while let Some(ended) = tasks.join_next().await {
+            count_failure(shared, ended);
+        }
+    })
+    .await;
+}
+
+/// A connection whose task has failed sends and reads no more: it counts as given up.
+fn count_failure<D: Dial>(shared: &Shared<D>, ended: Result<(), JoinError>) {
+    if ended.is_err() {
+        // What happened has been told on standard error, with its place.
+        shared.count(|report| report.given_up.push("a connection has failed in itself".to_owned()));
+    }
 }
 
 /// Cuts the chosen span out of the trace and deals its comments to the connections.
@@ -340,6 +357,17 @@ mod tests {
         assert!((ms(20_000)..ms(31_000)).contains(&start.elapsed()), "{:?}", start.elapsed());
         assert_eq!((report.sent, report.unanswered, report.unsent, report.given_up.len()), (1, 1, 1, 1));
         assert!(!report.is_clean());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_whose_task_fails_counts_as_given_up() {
+        // No clock reaches so far: adding it to the time of day panics, as a mistake of ours would.
+        let config = ReplayConfig { patience: Duration::MAX, ..config() };
+        let dial = FakeServer::start(|_, mut session: FakeSession| async move {
+            session.next_send().await;
+        });
+        let report = play(lines(&[0]), config, dial, &Shutdown::default(), no_progress()).await.unwrap();
+        assert_eq!((report.given_up.len(), report.is_clean()), (1, false), "{report}");
     }
 
     #[tokio::test(start_paused = true)]

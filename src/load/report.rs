@@ -29,6 +29,8 @@ pub struct Report {
     pub unanswered: u64,
     /// Comments not sent, because the replay was stopped or a connection given up.
     pub unsent: u64,
+    /// Whether the replay was stopped before its end.
+    pub is_stopped: bool,
     /// Connections that were given up, each with its last trouble.
     pub given_up: Vec<String>,
     /// Times a connection was opened again.
@@ -42,10 +44,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every comment that was sent has its answer and no connection was given up.
+    /// Whether every comment was sent, unless the replay was stopped, every one that was sent has its answer, and no
+    /// connection was given up.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.unanswered == 0 && self.given_up.is_empty()
+        self.unanswered == 0 && self.given_up.is_empty() && (self.unsent == 0 || self.is_stopped)
     }
 
     /// Refusals of all codes.
@@ -57,7 +60,9 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<14}{value}");
+        // The longest code, with two blanks before it and two behind.
+        let width = self.refused.keys().map(|code| code.len() + 4).max().unwrap_or(0).max(14);
+        let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<width$}{value}");
         row("sent", &format_args!("{} of {}", self.sent, self.total))?;
         row("accepted", &self.accepted)?;
         if let Some(stored) = self.stored {
@@ -87,7 +92,7 @@ impl fmt::Display for Report {
         }
         let Lateness { p50, p99, max } = self.lateness;
         row("lateness", &format_args!("p50 {p50:.1?}, p99 {p99:.1?}, max {max:.1?}"))?;
-        write!(f, "{:<14}{:.1?}", "duration", self.duration)
+        write!(f, "{:<width$}{:.1?}", "duration", self.duration)
     }
 }
 
@@ -140,5 +145,23 @@ mod tests {
         assert!(report.is_clean());
         report.unanswered = 1;
         assert!(!report.is_clean());
+    }
+
+    #[test]
+    fn what_was_not_sent_is_clean_after_a_stop_alone() {
+        let mut report = Report { total: 9, sent: 8, accepted: 8, unsent: 1, ..Report::default() };
+        assert!(!report.is_clean());
+        report.is_stopped = true;
+        assert!(report.is_clean());
+    }
+
+    #[test]
+    fn the_columns_keep_apart_however_long_a_code_is() {
+        let mut report = Report::default();
+        report.refused.extend([("rate_limited".to_owned(), 389), ("text_combining".to_owned(), 2)]);
+        let text = report.to_string();
+        for line in ["  rate_limited    389", "  text_combining  2", "refused           391"] {
+            assert!(text.lines().any(|l| l == line), "{line:?} is missing in\n{text}");
+        }
     }
 }

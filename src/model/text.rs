@@ -1,7 +1,9 @@
 //! What a comment or a name may say: the rules of text, pure.
 //!
 //! A text is NFC, trimmed, on one line, visible, and of bounded length, by what people count (extended grapheme
-//! clusters, UAX #29) as well as by bytes. Markup is not looked for: a text is text wherever it is shown.
+//! clusters, UAX #29) as well as by bytes. Markup is not looked for: a text is text wherever it is shown. Noncharacters
+//! are refused as controls are, for Unicode keeps them out of what programs pass on; private-use characters are allowed,
+//! for a streamer's own font may draw its emotes with them.
 
 use std::sync::Arc;
 
@@ -33,6 +35,9 @@ pub enum TextError {
     /// A control character, a line break among them.
     #[error("the text has the control character U+{0:04X}")]
     Control(u32),
+    /// One of the 66 code points that Unicode will never make a character (section 23.7 of its standard).
+    #[error("the text has the noncharacter U+{0:04X}")]
+    Noncharacter(u32),
     /// A character that overrides or isolates the direction of writing.
     #[error("the text has the direction control U+{0:04X}")]
     Bidi(u32),
@@ -54,7 +59,7 @@ impl TextError {
         match self {
             Self::Blank => "text_blank",
             Self::Invisible => "text_invisible",
-            Self::Control(_) => "text_control",
+            Self::Control(_) | Self::Noncharacter(_) => "text_control",
             Self::Bidi(_) => "text_bidi",
             Self::Combining(_) => "text_combining",
             Self::TooLong(_) => "text_too_long",
@@ -131,6 +136,7 @@ fn clean(raw: &str, limits: &TextLimits) -> Result<String, TextError> {
     for c in text.chars() {
         match c {
             c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => return Err(TextError::Control(c as u32)),
+            c if is_noncharacter(c) => return Err(TextError::Noncharacter(c as u32)),
             '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' => return Err(TextError::Bidi(c as u32)),
             _ => {}
         }
@@ -150,6 +156,11 @@ fn clean(raw: &str, limits: &TextLimits) -> Result<String, TextError> {
         return Err(TextError::TooLong(limits.max_chars));
     }
     Ok(text)
+}
+
+/// Whether it is one of U+FDD0 to U+FDEF, or one of the last two of a plane.
+fn is_noncharacter(c: char) -> bool {
+    matches!(c, '\u{FDD0}'..='\u{FDEF}') || c as u32 & 0xFFFE == 0xFFFE
 }
 
 /// Whether a character leaves no mark of its own: white space, or one of Unicode's Default_Ignorable_Code_Points
@@ -176,7 +187,8 @@ mod tests {
 
     #[test]
     fn what_people_write_passes_as_it_is() {
-        for good in ["哈哈哈哈", "233", "👨‍👩‍👧‍👦 家", "ก็ดี", "שלום", "<b>bold</b>", "naïve", "❤️"]
+        for good in
+            ["哈哈哈哈", "233", "👨‍👩‍👧‍👦 家", "ก็ดี", "שלום", "<b>bold</b>", "naïve", "❤️", "\u{E000}\u{F8FF}\u{100000}"]
         {
             assert_eq!(parse(good).unwrap(), good);
         }
@@ -203,6 +215,12 @@ mod tests {
             ("two\nlines", "text_control"),
             ("two\u{2028}lines", "text_control"),
             ("\u{9b}x", "text_control"),
+            ("a\u{FFFE}b", "text_control"),
+            ("a\u{FFFF}b", "text_control"),
+            ("a\u{FDD0}b", "text_control"),
+            ("a\u{FDEF}b", "text_control"),
+            ("a\u{1FFFE}b", "text_control"),
+            ("a\u{10FFFF}b", "text_control"),
             ("abc\u{202E}def", "text_bidi"),
             ("abc\u{2066}def", "text_bidi"),
             (zalgo.as_str(), "text_combining"),

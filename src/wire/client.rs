@@ -1,10 +1,10 @@
 //! What a client may send.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use serde::Deserialize;
-use serde_json::Value;
-use serde_json::error::Category;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use thiserror::Error;
 
 use crate::model::{AckLevel, Draft, IdError, Nonce};
@@ -22,9 +22,9 @@ pub enum ClientFrame {
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum FrameError {
     /// Not JSON.
-    #[error("the frame is not JSON: {0}")]
+    #[error("{0}")]
     Json(String),
-    /// JSON, but a field is missing or has the wrong type.
+    /// JSON, but not an object, or a field is missing or has the wrong type.
     #[error("{message}")]
     Field {
         /// What is wrong.
@@ -67,18 +67,32 @@ impl FrameError {
     }
 }
 
-#[derive(Deserialize)]
+/// What the frames of a client are made of, as far as anybody looks at it.
+#[derive(Default)]
 struct Raw<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    nonce: Option<Cow<'a, str>>,
-    text: Option<String>,
-    mode: Option<i64>,
-    color: Option<i64>,
-    size: Option<i64>,
-    #[serde(borrow)]
-    ack: Option<Cow<'a, str>>,
+    kind: Value<'a>,
+    nonce: Value<'a>,
+    text: Value<'a>,
+    mode: Value<'a>,
+    color: Value<'a>,
+    size: Value<'a>,
+    ack: Value<'a>,
+    /// A field that is there twice.
+    twice: Option<&'static str>,
+}
+
+/// A value of any type. What it should be is judged by its field, so that the refusal is a sentence of ours and the
+/// frame's nonce is known by then.
+#[derive(Default)]
+enum Value<'a> {
+    /// Not there, or null.
+    #[default]
+    Absent,
+    Text(Cow<'a, str>),
+    Number(i64),
+    Object(Box<Raw<'a>>),
+    /// Anything else.
+    Other,
 }
 
 impl ClientFrame {
@@ -87,12 +101,12 @@ impl ClientFrame {
     /// # Errors
     /// [`FrameError`] for anything that is not a frame of the protocol; answer it and go on.
     pub fn parse(text: &str) -> Result<Self, FrameError> {
-        let raw: Raw<'_> = serde_json::from_str(text).map_err(|error| explain(&error, text))?;
-        match raw.kind.as_deref() {
+        let raw = Raw::parse(text, "the frame", "a frame is a JSON object")?;
+        match raw.text_of(&raw.kind, "type")? {
             Some("ping") => Ok(Self::Ping),
             Some("send") => raw.into_draft().map(Self::Send),
             Some(other) => Err(FrameError::Type { kind: other.chars().take(32).collect(), nonce: raw.valid_nonce() }),
-            None => Err(field("type is missing", raw.valid_nonce())),
+            None => Err(raw.refuse("type is missing")),
         }
     }
 
@@ -101,40 +115,150 @@ impl ClientFrame {
     /// # Errors
     /// As [`ClientFrame::parse`].
     pub fn parse_draft(text: &str) -> Result<Draft, FrameError> {
-        let raw: Raw<'_> = serde_json::from_str(text).map_err(|error| explain(&error, text))?;
-        raw.into_draft()
+        Raw::parse(text, "the body", "the body is a JSON object")?.into_draft()
     }
 }
 
-impl Raw<'_> {
+impl<'a> Raw<'a> {
+    fn parse(text: &'a str, what: &str, should: &str) -> Result<Self, FrameError> {
+        let value: Value<'a> = serde_json::from_str(text).map_err(|error| {
+            // The parser's own words name types and states of its own.
+            FrameError::Json(format!("{what} is not JSON (line {}, column {})", error.line(), error.column()))
+        })?;
+        let Value::Object(raw) = value else {
+            return Err(FrameError::Field { message: should.to_owned(), nonce: None });
+        };
+        match raw.twice {
+            Some(name) => Err(raw.refuse(&format!("{name} is there twice"))),
+            None => Ok(*raw),
+        }
+    }
+
+    /// Where a field of this name belongs.
+    fn field(&mut self, name: &str) -> Option<(&'static str, &mut Value<'a>)> {
+        match name {
+            "type" => Some(("type", &mut self.kind)),
+            "nonce" => Some(("nonce", &mut self.nonce)),
+            "text" => Some(("text", &mut self.text)),
+            "mode" => Some(("mode", &mut self.mode)),
+            "color" => Some(("color", &mut self.color)),
+            "size" => Some(("size", &mut self.size)),
+            "ack" => Some(("ack", &mut self.ack)),
+            _ => None,
+        }
+    }
+
+    fn refuse(&self, message: &str) -> FrameError {
+        FrameError::Field { message: message.to_owned(), nonce: self.valid_nonce() }
+    }
+
     /// The nonce to answer under, when the rest of the frame says nothing.
     fn valid_nonce(&self) -> Option<Nonce> {
-        Nonce::parse(self.nonce.as_deref()?).ok()
+        let Value::Text(nonce) = &self.nonce else { return None };
+        Nonce::parse(nonce).ok()
+    }
+
+    fn text_of<'b>(&self, value: &'b Value<'a>, name: &str) -> Result<Option<&'b str>, FrameError> {
+        match value {
+            Value::Absent => Ok(None),
+            Value::Text(text) => Ok(Some(text)),
+            _ => Err(self.refuse(&format!("{name} should be a string"))),
+        }
+    }
+
+    fn number_of(&self, value: &Value<'a>, name: &str) -> Result<Option<i64>, FrameError> {
+        match value {
+            Value::Absent => Ok(None),
+            Value::Number(number) => Ok(Some(*number)),
+            _ => Err(self.refuse(&format!("{name} should be a whole number"))),
+        }
     }
 
     fn into_draft(self) -> Result<Draft, FrameError> {
-        let nonce = self.nonce.as_deref().map(Nonce::parse).transpose()?;
-        let ack = match AckLevel::parse(self.ack.as_deref()) {
-            Some(ack) => ack,
-            None => return Err(field("ack is not one of \"accepted\" and \"stored\"", nonce)),
+        let nonce = self.text_of(&self.nonce, "nonce")?.map(Nonce::parse).transpose()?;
+        let ack = match &self.ack {
+            Value::Absent => AckLevel::parse(None),
+            Value::Text(ack) => AckLevel::parse(Some(ack)),
+            _ => None,
         };
-        let Some(text) = self.text else { return Err(field("text is missing", nonce)) };
-        Ok(Draft { text, mode: self.mode, color: self.color, size: self.size, nonce, ack })
+        let Some(ack) = ack else { return Err(self.refuse("ack should be \"accepted\" or \"stored\"")) };
+        let mode = self.number_of(&self.mode, "mode")?;
+        let color = self.number_of(&self.color, "color")?;
+        let size = self.number_of(&self.size, "size")?;
+        let Some(text) = self.text_of(&self.text, "text")? else { return Err(self.refuse("text is missing")) };
+        Ok(Draft { text: text.to_owned(), mode, color, size, nonce, ack })
     }
 }
 
-fn field(message: &str, nonce: Option<Nonce>) -> FrameError {
-    FrameError::Field { message: message.to_owned(), nonce }
+impl<'de> Deserialize<'de> for Value<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Anything)
+    }
 }
 
-fn explain(error: &serde_json::Error, text: &str) -> FrameError {
-    if error.classify() != Category::Data {
-        return FrameError::Json(error.to_string());
+/// Takes every value that JSON has, so that the only errors left are those of the text itself.
+struct Anything;
+
+impl<'de> Visitor<'de> for Anything {
+    type Value = Value<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
     }
-    let nonce = serde_json::from_str::<Value>(text).ok();
-    let nonce = nonce.as_ref().and_then(|value| Nonce::parse(value.get("nonce")?.as_str()?).ok());
-    FrameError::Field { message: error.to_string(), nonce }
+
+    fn visit_unit<E>(self) -> Result<Value<'de>, E> {
+        Ok(Value::Absent)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Value<'de>, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value<'de>, E> {
+        Ok(Value::Number(number))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value<'de>, E> {
+        Ok(i64::try_from(number).map_or(Value::Other, Value::Number))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Value<'de>, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Value<'de>, E> {
+        Ok(Value::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value<'de>, E> {
+        Ok(Value::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value<'de>, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Value::Other)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value<'de>, A::Error> {
+        let mut raw = Box::new(Raw::default());
+        while let Some(name) = fields.next_key::<Name<'de>>()? {
+            let Some((name, place)) = raw.field(&name.0) else {
+                fields.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            let is_twice = !matches!(place, Value::Absent);
+            *place = fields.next_value()?;
+            if is_twice {
+                raw.twice = Some(name);
+            }
+        }
+        Ok(Value::Object(raw))
+    }
 }
+
+/// A field's name, borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {
@@ -166,6 +290,10 @@ mod tests {
             (r#"{"type":"send","text":"a""#, "bad_json"),
             (r#"{"type":"send","text":"\ud800"}"#, "bad_json"),
             ("[]", "bad_field"),
+            (r#"["ping"]"#, "bad_field"),
+            (r#"["send","n1","hello",1,255,25,"accepted"]"#, "bad_field"),
+            ("\"send\"", "bad_field"),
+            ("1e3", "bad_field"),
             ("null", "bad_field"),
             ("{}", "bad_field"),
             (r#"{"type":"send"}"#, "bad_field"),
@@ -180,6 +308,40 @@ mod tests {
         for (frame, code) in table {
             assert_eq!(ClientFrame::parse(frame).unwrap_err().code(), code, "{frame}");
         }
+    }
+
+    #[test]
+    fn a_bad_frame_is_told_in_our_own_words_what_it_should_be() {
+        let long = "x".repeat(8000);
+        let table = [
+            ("[1]".to_owned(), "a frame is a JSON object"),
+            ("nonsense".to_owned(), "the frame is not JSON (line 1, column 2)"),
+            ("{".to_owned(), "the frame is not JSON (line 1, column 1)"),
+            (r#"{"type":"send","text":{"a":[5]}}"#.to_owned(), "text should be a string"),
+            (format!(r#"{{"type":"send","text":"a","mode":"{long}"}}"#), "mode should be a whole number"),
+            (r#"{"type":"send","text":"a","size":1.5}"#.to_owned(), "size should be a whole number"),
+            (r#"{"type":"send","text":"a","color":18446744073709551615}"#.to_owned(), "color should be a whole number"),
+            (r#"{"type":"send","text":"a","nonce":7}"#.to_owned(), "nonce should be a string"),
+            (r#"{"type":7}"#.to_owned(), "type should be a string"),
+            (r#"{"type":"send","text":"a","ack":[]}"#.to_owned(), "ack should be \"accepted\" or \"stored\""),
+            (format!(r#"{{"type":"send","text":"a","ack":"{long}"}}"#), "ack should be \"accepted\" or \"stored\""),
+            (r#"{"type":"send","text":"a","text":"b"}"#.to_owned(), "text is there twice"),
+        ];
+        for (frame, message) in table {
+            assert_eq!(ClientFrame::parse(&frame).unwrap_err().to_string(), message, "{frame:.60}");
+        }
+        let error = ClientFrame::parse(&format!(r#"{{"type":"{long}"}}"#)).unwrap_err().to_string();
+        assert!(error.len() < 100, "{error}");
+        for body in ["[]", r#"["send","n1","hello"]"#, "7"] {
+            assert_eq!(ClientFrame::parse_draft(body).unwrap_err().to_string(), "the body is a JSON object");
+        }
+    }
+
+    #[test]
+    fn null_is_as_good_as_absent() {
+        let frame = r#"{"type":"send","text":"a","mode":null,"color":null,"size":null,"nonce":null,"ack":null}"#;
+        let bare = Draft { text: "a".into(), ..Draft::default() };
+        assert_eq!(ClientFrame::parse(frame), Ok(ClientFrame::Send(bare)));
     }
 
     #[test]

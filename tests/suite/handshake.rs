@@ -9,7 +9,7 @@ use super::support::server::{Server, Start, raw};
 use super::support::viewer::Viewer;
 use super::support::wire::{TEXT, Wire, frame, handshake};
 
-const IMPATIENT: &str = "[server]\nrequest_timeout = \"1s\"";
+const IMPATIENT: &str = "[server]\nrequest_timeout = \"1s\"\n[store]\nread_patience = \"500ms\"";
 
 fn status(answer: &str) -> &str {
     answer.split(' ').nth(1).unwrap_or_default()

@@ -205,16 +205,18 @@ async fn a_post_is_acknowledged_at_its_level_and_reaches_viewers() {
 #[tokio::test]
 async fn a_post_that_breaks_a_rule_is_refused_with_status_and_code() {
     let folder = tempfile::tempdir().unwrap();
-    let config = "[limits]\nmin_interval = \"1h\"\nburst = 1\n[server]\nrequest_timeout = \"1s\"";
+    let config = "[limits]\nmin_interval = \"1h\"\nburst = 1\n[server]\nrequest_timeout = \"1s\"\n\
+                  [store]\nread_patience = \"500ms\"";
     let server = Start::in_folder(folder.path()).config(config).run();
     let comments = "/api/rooms/r1/comments";
     let ok = r#"{"text":"x"}"#;
     let big = format!("{{\"text\":\"x\",\"y\":\"{}\"}}", "y".repeat(9000));
     let guest = format!("{comments}?guest=0123456789abcdef");
-    let table: [(&str, &str, &str, u16, &str); 19] = [
+    let table: [(&str, &str, &str, u16, &str); 20] = [
         ("POST", comments, "", 400, "bad_json"),
         ("POST", comments, "{", 400, "bad_json"),
         ("POST", comments, "{}", 400, "bad_field"),
+        ("POST", comments, r#"["send","n1","x"]"#, 400, "bad_field"),
         ("POST", comments, r#"{"text":1}"#, 400, "bad_field"),
         ("POST", comments, r#"{"text":"x","ack":"now"}"#, 400, "bad_field"),
         ("POST", comments, r#"{"text":"x","nonce":""}"#, 400, "bad_nonce"),

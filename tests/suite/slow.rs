@@ -11,7 +11,7 @@ use super::support::wire::{CLOSE, Wire, frame};
 
 /// Large comments, so that sockets are soon full, and a small ring, so that a viewer soon falls off its end.
 const LARGE: &str = "[limits]\nmin_interval = \"0s\"\nmax_chars = 10000\nmax_text_bytes = 10000\n\
-    [room]\nring = 20\nrecent = 5\n[server]\nmax_message_bytes = 16384\nmax_frames_per_sec = 100000";
+    [room]\nring = 20\nrecent = 5\n[server]\nmax_message_bytes = 32768\nmax_frames_per_sec = 100000";
 
 fn large(number: usize) -> String {
     format!("{number} {}", "x".repeat(9900))

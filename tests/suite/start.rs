@@ -42,9 +42,14 @@ async fn check_says_whether_the_configuration_is_right() {
 
 #[tokio::test]
 async fn a_wrong_command_line_is_told_from_a_request_for_help() {
-    for args in
-        [&["--nonsense"][..], &["nonsense"], &["check", "--nonsense"], &["--listen"], &["health", "--listen", "x"]]
-    {
+    for args in [
+        &["--nonsense"][..],
+        &["nonsense"],
+        &["check", "--nonsense"],
+        &["--listen"],
+        &["health", "--listen", "x"],
+        &["replay", "t.csv", "--room", "r", "--patience", "18446744073709551615"],
+    ] {
         let end = run(args).await;
         assert_eq!((end.code, end.stdout.as_str()), (Some(64), ""), "{args:?}: {end:?}");
         assert!(!end.stderr.is_empty());
@@ -53,6 +58,52 @@ async fn a_wrong_command_line_is_told_from_a_request_for_help() {
         let end = run(&[args]).await;
         assert_eq!((end.code, end.stderr.as_str()), (Some(0), ""), "{args}: {end:?}");
     }
+}
+
+#[tokio::test]
+async fn check_refuses_addresses_that_no_driver_takes() {
+    let table: [(&[&str], &[&str]); 4] = [
+        (&["--mongodb", "mongodb://user:secret@:::/x?bogus=1"], &["--mongodb: mongodb.uri: ", "hosts"]),
+        (&["--mongodb", "mongodb://user:secret@h/x?bogus=1"], &["--mongodb: mongodb.uri: ", "bogus"]),
+        (&["--mongodb", "mongodb://u:secret@h/db?w=0"], &["--mongodb: mongodb.uri: ", "w=0"]),
+        (&["--mongodb", "mongodb://h", "--redis", "redis://u:secret@h:notaport"], &["--redis: redis.url: "]),
+    ];
+    for (args, words) in table {
+        let bad = check("", args).await;
+        assert_eq!((bad.code, bad.stdout.as_str()), (Some(64), ""), "{args:?}: {bad:?}");
+        assert!(words.iter().all(|word| bad.stderr.contains(word)), "{words:?} in {bad:?}");
+        assert!(!bad.stderr.contains("secret"), "{bad:?}");
+    }
+}
+
+#[tokio::test]
+async fn check_says_what_the_configuration_comes_to() {
+    let embedded = check("", &["--data-dir", "here"]).await;
+    assert!(embedded.stdout.contains("store    embedded, in here/store\n"), "{embedded:?}");
+    let uri = "mongodb://user:secret@db1,db2:27018/evening?replicaSet=rs0&authSource=admin";
+    let joined = check("", &["--mongodb", uri, "--redis", "redis://user:secret@cache:6380/2"]).await;
+    for line in [
+        "store    MongoDB at db1:27017, db2:27018, database evening, collection danmaku",
+        "         a comment is stored once the majority has it in the journal; writes have 10s",
+        "relay    Redis at cache:6380, channels danmakud",
+    ] {
+        assert!(joined.stdout.lines().any(|told| told == line), "{line:?} is missing in {joined:?}");
+    }
+    assert!(!joined.stdout.contains("secret") && !joined.stdout.contains("Config"), "{joined:?}");
+}
+
+#[tokio::test]
+async fn a_replay_that_cannot_begin_says_why_once() {
+    let missing = run(&["replay", "/does/not/exist.csv", "--room", "r"]).await;
+    assert_eq!(missing.code, Some(1), "{missing:?}");
+    let told = "danmakud: /does/not/exist.csv cannot be read: No such file or directory (os error 2)";
+    assert_eq!(sentence(&missing), told);
+    // Bound and dropped, so that nobody listens there.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let target = format!("http://127.0.0.1:{port}");
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/live-trace-a.csv");
+    let absent = run(&["replay", trace, "--room", "r", "--target", &target]).await;
+    assert_eq!(sentence(&absent).matches("refused").count(), 1, "{absent:?}");
 }
 
 #[tokio::test]
