@@ -19,8 +19,8 @@ use super::session::GONE;
 use super::{Doors, cut_at, ops, routes};
 use crate::wire::CloseReason;
 
-/// Most bytes in the head of a request; hyper's smallest.
-const MAX_HEAD: usize = 8 * 1024 + 4096 * 100 / 4096;
+/// Most bytes in the head of a request: the least that hyper's `http1::Builder::max_buf_size` takes, it panics below.
+const MAX_HEAD: usize = 8192;
 
 /// The answer to a connection too many.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\n\
