@@ -118,9 +118,15 @@ impl App {
             warn!("some sockets were still open at the deadline");
         }
         let farewell = Farewell { ledger: self.ledger(), has_closed_all: closed.is_ok() };
-        self.relay.close().await;
-        if flushed.is_ok() {
-            self.store.close().await;
+        // Whether they are told goodbye changes no comment's fate, so a Redis or MongoDB that hangs is just left.
+        let close_store = async {
+            if flushed.is_ok() {
+                self.store.close().await;
+            }
+        };
+        let goodbyes = async { tokio::join!(self.relay.close(), close_store) };
+        if timeout_at(deadline, goodbyes).await.is_err() {
+            info!("the deadline came before the last connections were closed in order");
         }
         farewell
     }

@@ -1,10 +1,14 @@
 //! danmakud: reads the command line and the configuration, then serves, checks, replays or asks for health.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use danmakud::cli::{self, Command, FAILED, USAGE};
 use danmakud::config::Config;
 use danmakud::{serve, telemetry};
+
+/// How long blocking calls that are still under way may take when all else has ended.
+const LAST_CALLS: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
     let cli = match cli::parse() {
@@ -36,7 +40,11 @@ fn main() -> ExitCode {
 
 fn run_server(config: Config) -> anyhow::Result<ExitCode> {
     telemetry::start(&config.log);
-    runtime()?.block_on(serve::serve(config))
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(serve::serve(config));
+    // Dropping it would wait without end for a call into a disk or a resolver that hangs.
+    runtime.shutdown_timeout(LAST_CALLS);
+    outcome
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
