@@ -77,7 +77,7 @@ macro_rules! metrics {
 metrics! {
     /// Comments in the write queue.
     queued: Gauge = "queued";
-    /// Drafts refused, by code.
+    /// Drafts refused on WebSockets and over HTTP, and frames that are none, by the code of the answer.
     refused: Counters = "refused";
     /// Resent drafts recognised by their nonce.
     resent: Counter = "resent";
@@ -91,6 +91,8 @@ metrics! {
     connections_accepted: Counter = "connections_accepted";
     /// Connections that ended.
     connections_closed: Counter = "connections_closed";
+    /// Connections answered 503 because as many as may be were open.
+    connections_refused: Counter = "connections_refused";
     /// WebSocket sessions begun. Sessions now = begun - ended.
     sessions_begun: Counter = "sessions_begun";
     /// WebSocket sessions that ended, by close code.

@@ -16,7 +16,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::session::GONE;
-use super::{Doors, cut_at, ops, routes};
+use super::{Doors, cut_at, ops, problem, routes};
+use crate::model::Refusal;
 use crate::wire::CloseReason;
 
 /// Most bytes in the head of a request: the least that hyper's `http1::Builder::max_buf_size` takes, it panics below.
@@ -31,6 +32,9 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConn
 pub async fn run(listener: TcpListener, doors: Doors) {
     for word in CloseReason::ALL.map(CloseReason::word).into_iter().chain([GONE]) {
         drop(doors.metrics.sessions_ended.get_or_create(&[("code", word)]));
+    }
+    for code in problem::OF_DRAFTS.into_iter().chain(Refusal::CODES) {
+        drop(doors.metrics.refused.get_or_create(&[("code", code)]));
     }
     let tasks = TaskTracker::new();
     tasks.spawn(ops::probe_always(doors.clone()));
@@ -61,6 +65,7 @@ fn take(
     address: SocketAddr,
 ) {
     let Ok(place) = Arc::clone(places).try_acquire_owned() else {
+        doors.metrics.connections_refused.inc();
         let _best_effort = stream.try_write(FULL);
         return;
     };

@@ -210,4 +210,10 @@ async fn a_connection_too_many_is_told_so_and_gets_its_place_later() {
         Viewer::try_join(server.address, "r1", "").await.is_ok()
     })
     .await;
+    // The viewer that found a place has gone again, and there is one for the question.
+    super::support::server::until("it can be asked", async || {
+        let (_, _, text) = server.request("GET", "/metrics", "").await;
+        text.contains("danmaku_connections_refused_total ") && !text.contains("danmaku_connections_refused_total 0")
+    })
+    .await;
 }
