@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::relay::{Envelope, Loopback, RedisRelay, Relay};
 use crate::server::{self, Doors, Readiness, Wheel};
 use crate::shutdown::Shutdown;
-use crate::store::{AsideFile, CommentStore, EmbeddedStore, Flusher, Ledger, MongoStore, WriteQueue};
+use crate::store::{AsideFile, CommentStore, EmbeddedStore, Flusher, Ledger, MongoStore, StoreError, WriteQueue};
 use crate::wire;
 
 /// How often rooms are looked after.
@@ -135,7 +135,10 @@ impl App {
 async fn open_store(config: StoreConfig, clock: &Clock) -> Result<Arc<dyn CommentStore>> {
     match config {
         StoreConfig::Mongo(config) => {
-            let (store, changes) = MongoStore::connect(config, clock.clone()).await.context("cannot use MongoDB")?;
+            let shown = config.shown_uri();
+            // Without its sources, which repeat it with all that the driver knows.
+            let failed = |error: StoreError| anyhow!("cannot use MongoDB at {shown}: {error}");
+            let (store, changes) = MongoStore::connect(config, clock.clone()).await.map_err(failed)?;
             for change in changes {
                 info!(%change, "index");
             }
