@@ -28,9 +28,10 @@ fn main() -> ExitCode {
             Err(error) => return refuse(&error),
         },
         Command::Replay(args) => runtime().and_then(|runtime| runtime.block_on(serve::replay(args))),
-        Command::Health(args) => {
-            runtime().and_then(|runtime| runtime.block_on(serve::health(args.listen))).map(|()| ExitCode::SUCCESS)
-        }
+        Command::Health(args) => match args.server.load() {
+            Ok(config) => runtime().and_then(|runtime| runtime.block_on(serve::health(config.listen, args.question()))),
+            Err(error) => return refuse(&error),
+        },
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("danmakud: {error:#}");
