@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Finds what the tests need, or fetches it: mongod and redis-server. Says in one line each what it found. Running it
-# again does nothing. For Debian and its like, with Rust, Node and Python.
+# again does nothing. For Debian and its like, with Rust and Python.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
