@@ -16,14 +16,16 @@ COPY --from=build /out/danmakud /usr/local/bin/danmakud
 COPY LICENSE /usr/share/doc/danmakud/LICENSE
 
 USER danmakud
-# Holds the embedded store and the outbox. A volume that takes this folder's owner on its first use.
+# Holds the embedded store and what the store refused. A volume that takes this folder's owner on its first use.
 VOLUME /data
 WORKDIR /data
 ENV DANMAKUD_LISTEN=0.0.0.0:8080 \
     DANMAKUD_DATA_DIR=/data
 EXPOSE 8080
 
-# Asks the server in this container, by its own binary: the image has no curl.
+# Asks the server in this container, by its own binary: the image has no curl. It asks whether the process lives, not
+# whether it is ready: while MongoDB is away the server holds the only copy of what waits, and must not be replaced.
+# Ask for readiness (health --ready, or /readyz) where traffic is steered.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
     CMD ["/usr/local/bin/danmakud", "health"]
 

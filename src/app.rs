@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::relay::{Envelope, Loopback, RedisRelay, Relay};
 use crate::server::{self, Doors, Readiness, Wheel};
 use crate::shutdown::Shutdown;
-use crate::store::{AsideFile, CommentStore, EmbeddedStore, Flusher, Ledger, MongoStore, WriteQueue};
+use crate::store::{AsideFile, CommentStore, EmbeddedStore, Flusher, Ledger, MongoStore, StoreError, WriteQueue};
 use crate::wire;
 
 /// How often rooms are looked after.
@@ -118,9 +118,15 @@ impl App {
             warn!("some sockets were still open at the deadline");
         }
         let farewell = Farewell { ledger: self.ledger(), has_closed_all: closed.is_ok() };
-        self.relay.close().await;
-        if flushed.is_ok() {
-            self.store.close().await;
+        // Whether they are told goodbye changes no comment's fate, so a Redis or MongoDB that hangs is just left.
+        let close_store = async {
+            if flushed.is_ok() {
+                self.store.close().await;
+            }
+        };
+        let goodbyes = async { tokio::join!(self.relay.close(), close_store) };
+        if timeout_at(deadline, goodbyes).await.is_err() {
+            info!("the deadline came before the last connections were closed in order");
         }
         farewell
     }
@@ -129,7 +135,10 @@ impl App {
 async fn open_store(config: StoreConfig, clock: &Clock) -> Result<Arc<dyn CommentStore>> {
     match config {
         StoreConfig::Mongo(config) => {
-            let (store, changes) = MongoStore::connect(config, clock.clone()).await.context("cannot use MongoDB")?;
+            let shown = config.shown_uri();
+            // Without its sources, which repeat it with all that the driver knows.
+            let failed = |error: StoreError| anyhow!("cannot use MongoDB at {shown}: {error}");
+            let (store, changes) = MongoStore::connect(config, clock.clone()).await.map_err(failed)?;
             for change in changes {
                 info!(%change, "index");
             }

@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -37,7 +36,7 @@ pub enum Command {
     Check(ServeArgs),
     /// Send a recorded stream to a running server, at its recorded pace.
     Replay(ReplayArgs),
-    /// Ask a running server whether it is ready; for container health checks.
+    /// Ask a running server whether it lives, or is ready; for container health checks.
     Health(HealthArgs),
 }
 
@@ -64,9 +63,30 @@ pub struct ServeArgs {
 /// Which server to ask.
 #[derive(Debug, Args)]
 pub struct HealthArgs {
-    /// Its address.
-    #[arg(long, value_name = "ADDR", env = "DANMAKUD_LISTEN", default_value = "127.0.0.1:8080")]
-    pub listen: SocketAddr,
+    /// What it was started with: its address is found as it finds it itself.
+    #[command(flatten)]
+    pub server: ServeArgs,
+    /// Ask whether it should get traffic now, instead of whether it lives. Not for what restarts a server: one that
+    /// waits for its store to come back holds comments in memory.
+    #[arg(long)]
+    pub ready: bool,
+}
+
+/// What a server is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Whether the process lives.
+    Lives,
+    /// Whether it should get traffic.
+    IsReady,
+}
+
+impl HealthArgs {
+    /// What to ask.
+    #[must_use]
+    pub fn question(&self) -> Question {
+        if self.ready { Question::IsReady } else { Question::Lives }
+    }
 }
 
 impl ServeArgs {

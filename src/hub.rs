@@ -28,6 +28,10 @@ use crate::room::{CutObserver, Published, Registry, RoomConfig, Sender, TooManyR
 use crate::store::{CommentStore, Ledger, PushError, StoreError, WriteQueue};
 use flight::Flights;
 use history::WindowKey;
+use tokio::time::timeout;
+
+/// A probe of the store or the relay that takes longer than this has failed.
+const PROBE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How the hub treats what it joins.
 #[derive(Clone, Debug)]
@@ -105,9 +109,6 @@ impl Hub {
     pub fn new(config: HubConfig, parts: HubParts) -> Self {
         let observer: Option<Arc<dyn CutObserver>> =
             if parts.relay.is_joined() { Some(Arc::new(Forward(Arc::clone(&parts.relay)))) } else { None };
-        for code in Refusal::CODES {
-            drop(parts.metrics.refused.get_or_create(&[("code", code)]));
-        }
         let rooms = Registry::new(config.room.clone(), parts.clock.clone(), Arc::clone(&parts.metrics), observer);
         let (windows, pages) = (Flights::new(Arc::clone(&parts.metrics)), Flights::new(Arc::clone(&parts.metrics)));
         let cold_until = AtomicI64::new(i64::MIN);
@@ -124,9 +125,9 @@ impl Hub {
     pub fn publish(&self, who: &Identity, room: &RoomId, draft: &Draft) -> Result<Published, Refusal> {
         let published = self.try_publish(who, room, draft);
         match &published {
-            Ok(Published::Accepted(_)) => {}
             Ok(Published::Resent(_)) => drop(self.inner.parts.metrics.resent.inc()),
-            Err(refusal) => drop(self.inner.parts.metrics.refused.get_or_create(&[("code", refusal.code())]).inc()),
+            // The doors count refusals, for most drafts that are refused there never come here.
+            Ok(Published::Accepted(_)) | Err(_) => {}
         }
         published
     }
@@ -227,15 +228,20 @@ impl Hub {
     /// Goes through to the store and through the relay and back.
     ///
     /// # Errors
-    /// [`NotReady`] with what did not answer.
+    /// [`NotReady`] with what did not answer in time, or why nothing can be stored.
     pub async fn probe(&self) -> Result<(), NotReady> {
         let Inner { parts, .. } = &*self.inner;
         if parts.queue.is_closed() {
             return Err(NotReady::Stopping);
         }
-        let (store, relay) = tokio::join!(parts.store.probe(), parts.relay.probe());
+        let late = || format!("a probe did not come back within {PROBE_PATIENCE:?}");
+        let (store, relay) =
+            tokio::join!(timeout(PROBE_PATIENCE, parts.store.probe()), timeout(PROBE_PATIENCE, parts.relay.probe()));
+        let store = store.unwrap_or_else(|_| Err(StoreError::Transient { detail: late(), source: None }));
         store.map_err(NotReady::Store)?;
-        relay.map_err(NotReady::Relay)
+        // A store can answer probes and take no writes: a user that may only read is enough for that.
+        parts.queue.blocked().map_or(Ok(()), |reason| Err(NotReady::Blocked(reason)))?;
+        relay.unwrap_or_else(|_| Err(RelayError { detail: late() })).map_err(NotReady::Relay)
     }
 
     /// The metrics as text, with the gauges that are read off rather than counted.
@@ -243,7 +249,6 @@ impl Hub {
     pub fn metrics(&self) -> String {
         let Inner { parts, .. } = &*self.inner;
         parts.metrics.queued.set(i64::try_from(parts.queue.len()).unwrap_or(i64::MAX));
-        parts.metrics.unsettled.set(i64::try_from(self.ledger().unsettled()).unwrap_or(i64::MAX));
         parts.metrics.to_text()
     }
 }
@@ -254,9 +259,15 @@ pub enum NotReady {
     /// It is about to stop.
     #[error("the server is about to stop")]
     Stopping,
+    /// No probe has come back since the start.
+    #[error("no probe has come back yet")]
+    NotProbed,
     /// The store did not take a probe.
     #[error("{0}")]
     Store(#[source] StoreError),
+    /// The store takes probes and no comments, until somebody acts.
+    #[error("comments are kept in memory: {0}")]
+    Blocked(String),
     /// The relay did not pass a probe on.
     #[error("{0}")]
     Relay(#[source] RelayError),
@@ -268,7 +279,9 @@ impl NotReady {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Stopping => "going_away",
+            Self::NotProbed => "not_probed",
             Self::Store(_) => "store_unavailable",
+            Self::Blocked(_) => "store_blocked",
             Self::Relay(_) => "relay_unavailable",
         }
     }

@@ -3,10 +3,14 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use danmakud::cli::{self, Command, FAILED, USAGE};
 use danmakud::config::Config;
 use danmakud::{serve, telemetry};
+
+/// How long blocking calls that are still under way may take when all else has ended.
+const LAST_CALLS: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
     let cli = match cli::parse() {
@@ -26,9 +30,10 @@ fn main() -> ExitCode {
             Err(error) => return refuse(&error),
         },
         Command::Replay(args) => runtime().and_then(|runtime| runtime.block_on(serve::replay(args))),
-        Command::Health(args) => {
-            runtime().and_then(|runtime| runtime.block_on(serve::health(args.listen))).map(|()| ExitCode::SUCCESS)
-        }
+        Command::Health(args) => match args.server.load() {
+            Ok(config) => runtime().and_then(|runtime| runtime.block_on(serve::health(config.listen, args.question()))),
+            Err(error) => return refuse(&error),
+        },
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("danmakud: {error:#}");
@@ -38,7 +43,11 @@ fn main() -> ExitCode {
 
 fn run_server(config: Config) -> anyhow::Result<ExitCode> {
     telemetry::start(&config.log);
-    runtime()?.block_on(serve::serve(config))
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(serve::serve(config));
+    // Dropping it would wait without end for a call into a disk or a resolver that hangs.
+    runtime.shutdown_timeout(LAST_CALLS);
+    outcome
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -2,10 +2,13 @@
 //!
 //! Labels are bounded: reasons and codes from fixed lists, never rooms or users.
 
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
@@ -50,6 +53,8 @@ macro_rules! metrics {
         #[derive(Debug)]
         pub struct Metrics {
             registry: Registry,
+            /// Where every accepted comment is.
+            pub account: Account,
             $($(#[doc = $help])+ pub $field: $kind,)+
         }
 
@@ -61,24 +66,18 @@ macro_rules! metrics {
                     let help = [$($help),+].map(str::trim).join(" ");
                     registry.register($name, help.trim_end_matches('.'), $field.clone());
                 )+
-                Self { registry, $($field),+ }
+                let account = Account::default();
+                registry.register_collector(Box::new(account.clone()));
+                Self { registry, account, $($field),+ }
             }
         }
     };
 }
 
 metrics! {
-    /// Comments accepted. accepted = stored + set aside + unsettled.
-    accepted: Counter = "accepted";
-    /// Comments the store has acknowledged, a duplicate of an earlier attempt included once.
-    stored: Counter = "stored";
-    /// Comments the store refused for good, by reason; each is logged with its id.
-    set_aside: Counters = "set_aside";
-    /// Comments accepted whose fate is open: in the write queue or in a bulk on its way.
-    unsettled: Gauge = "unsettled";
     /// Comments in the write queue.
     queued: Gauge = "queued";
-    /// Drafts refused, by code.
+    /// Drafts refused on WebSockets and over HTTP, and frames that are none, by the code of the answer.
     refused: Counters = "refused";
     /// Resent drafts recognised by their nonce.
     resent: Counter = "resent";
@@ -130,6 +129,77 @@ metrics! {
     relay_up: Gauge = "relay_up";
 }
 
+/// How many [`SET_ASIDE_REASONS`] there are.
+const REASONS: usize = 3;
+
+/// Why the store can refuse a comment for good: every reason that [`Account::set_aside`] is counted under.
+pub const SET_ASIDE_REASONS: [&str; REASONS] = ["schema", "too_large", "refused"];
+
+/// The counters of the ledger. They are shown from one reading of all, so that each scrape balances.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// Comments accepted; counted before anything else can become of them.
+    pub accepted: Counter,
+    /// Comments the store has acknowledged.
+    pub stored: Counter,
+    /// Comments the store refused for good, by reason.
+    pub set_aside: Counters,
+}
+
+/// An [`Account`] at one moment. Its parts add up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// Comments accepted.
+    pub accepted: u64,
+    /// Comments the store has acknowledged.
+    pub stored: u64,
+    /// Comments the store refused for good, in the order of [`SET_ASIDE_REASONS`].
+    pub set_aside: [u64; REASONS],
+}
+
+impl Account {
+    /// Reads all of it.
+    #[must_use]
+    pub fn read(&self) -> Balance {
+        // Settled ones first: a comment is counted as accepted before it can be settled, so what is left of the
+        // accepted when these are taken off is never negative.
+        let set_aside = SET_ASIDE_REASONS.map(|reason| self.set_aside.get_or_create(&[("reason", reason)]).get());
+        let stored = self.stored.get();
+        Balance { accepted: self.accepted.get(), stored, set_aside }
+    }
+}
+
+impl Balance {
+    /// Accepted, and their fate is still open.
+    #[must_use]
+    pub fn unsettled(&self) -> u64 {
+        self.accepted.saturating_sub(self.stored).saturating_sub(self.set_aside.iter().sum())
+    }
+}
+
+impl Collector for Account {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let balance = self.read();
+        let mut show = |name, help, metric: &dyn Fn(MetricEncoder<'_>) -> std::fmt::Result, kind| {
+            metric(encoder.encode_descriptor(name, help, None, kind)?)
+        };
+        let help = "Comments accepted. accepted = stored + set aside + unsettled.";
+        show("accepted", help, &|to| ConstCounter::new(balance.accepted).encode(to), MetricType::Counter)?;
+        let help = "Comments the store has acknowledged, a duplicate of an earlier attempt included once.";
+        show("stored", help, &|to| ConstCounter::new(balance.stored).encode(to), MetricType::Counter)?;
+        let help = "Comments the store refused for good, by reason; each is logged with its id.";
+        let by_reason = |mut to: MetricEncoder<'_>| {
+            SET_ASIDE_REASONS.iter().zip(balance.set_aside).try_for_each(|(reason, count)| {
+                ConstCounter::new(count).encode(to.encode_family(&[("reason", *reason)])?)
+            })
+        };
+        show("set_aside", help, &by_reason, MetricType::Counter)?;
+        let help = "Comments accepted whose fate is open: in the write queue or in a bulk on its way.";
+        let unsettled = i64::try_from(balance.unsettled()).unwrap_or(i64::MAX);
+        show("unsettled", help, &|to| ConstGauge::new(unsettled).encode(to), MetricType::Gauge)
+    }
+}
+
 impl Metrics {
     /// The metrics as the text that Prometheus reads (OpenMetrics 1.0).
     #[must_use]
@@ -148,7 +218,7 @@ mod tests {
     #[test]
     fn the_text_names_each_metric_with_its_help() {
         let metrics = Metrics::default();
-        metrics.accepted.inc();
+        metrics.account.accepted.inc();
         metrics.refused.get_or_create(&[("code", "busy")]).inc();
         let text = metrics.to_text();
         for line in [

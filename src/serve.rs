@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::app::{App, Farewell};
-use crate::cli::{FAILED, OK};
+use crate::cli::{FAILED, OK, Question};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::load::{ReplayArgs, replay_command};
@@ -79,11 +79,15 @@ fn say(line: &str) {
     let _best_effort = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Asks the server at `address` whether it is ready.
+/// Asks the server at `address` whether it is well.
 ///
 /// # Errors
 /// When it is not, or does not answer within three seconds.
-pub async fn health(address: SocketAddr) -> Result<()> {
+pub async fn health(address: SocketAddr, question: Question) -> Result<ExitCode> {
+    let (path, wanted) = match question {
+        Question::Lives => ("/healthz", "alive"),
+        Question::IsReady => ("/readyz", "ready"),
+    };
     // A server that listens everywhere is asked at home.
     let address = if address.ip().is_unspecified() {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port())
@@ -92,7 +96,7 @@ pub async fn health(address: SocketAddr) -> Result<()> {
     };
     let ask = async {
         let mut stream = TcpStream::connect(address).await?;
-        let request = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.take(65_536).read_to_string(&mut answer).await?;
@@ -102,8 +106,8 @@ pub async fn health(address: SocketAddr) -> Result<()> {
     let answer = answer.unwrap_or_else(|_| Err(std::io::Error::other("no answer within 3 s")));
     let answer = answer.with_context(|| format!("cannot ask {address}"))?;
     if answer.starts_with("HTTP/1.1 200") {
-        return Ok(());
+        return Ok(ExitCode::from(OK));
     }
     let body = answer.split_once("\r\n\r\n").map_or("no answer", |(_, body)| body);
-    bail!("{address} is not ready: {body}")
+    bail!("{address} is not {wanted}: {body}")
 }

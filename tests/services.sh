@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Finds what the tests need, or fetches it: mongod, redis-server, and a Python with WebSocket and decompression
-# libraries. Says in one line each what it found. Running it again does nothing. For Debian and its like, with Rust, Node
-# and Python.
+# libraries. Says in one line each what it found. Running it again does nothing. For Debian and its like, with Rust and
+# Python.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

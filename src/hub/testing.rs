@@ -1,6 +1,7 @@
 //! What the tests of the hub share: a hub over a store in memory, flushed by hand, and a relay that records.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(crate) enum Told {
 #[derive(Debug)]
 pub(crate) struct FakeRelay {
     is_joined: bool,
+    /// Whether probes are never answered.
+    pub(crate) hangs: AtomicBool,
     pub(crate) told: Mutex<Vec<Told>>,
 }
 
@@ -55,6 +58,9 @@ impl Relay for FakeRelay {
     }
 
     async fn probe(&self) -> Result<(), RelayError> {
+        if self.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         Ok(())
     }
 
@@ -81,7 +87,7 @@ impl Scene {
         let queue = WriteQueue::new(queue, 1000, Arc::clone(&metrics));
         let memory = Arc::new(MemoryStore::new(clock.clone()));
         let store = Arc::new(FaultyStore::new(Arc::clone(&memory)));
-        let relay = Arc::new(FakeRelay { is_joined, told: Mutex::default() });
+        let relay = Arc::new(FakeRelay { is_joined, hangs: AtomicBool::new(false), told: Mutex::default() });
         let text = TextLimits { max_chars: 100, max_bytes: 1024, max_combining: 6 };
         let burst = NonZeroU32::MIN;
         let parts = HubParts {

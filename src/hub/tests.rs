@@ -5,10 +5,12 @@ use tokio::time::Instant;
 use super::entrance::COLD;
 use super::testing::{PATIENCE, RETRY, Scene, Told, tick};
 use super::*;
+use crate::metrics::SET_ASIDE_REASONS;
 use crate::model::Cursor;
 use crate::model::{Epoch, Seq, test_comment, test_identity};
+use crate::model::{Fate, Posted};
 use crate::room::testing::{BEGUN, Frame, config, own_frame, room_id};
-use crate::store::Fault;
+use crate::store::{AsideFile, Fault, Flusher, FlusherConfig};
 
 /// Puts so many comments of an earlier life of the room into the store.
 fn put_earlier(scene: &Scene, n: u32) -> Vec<Comment> {
@@ -37,7 +39,6 @@ async fn a_comment_that_finds_the_queue_full_is_refused_and_nobody_sees_it() {
     assert_eq!(window.comments, kept);
     assert_eq!(scene.hub.page(&room_id(), None, 100).await.unwrap().comments.len(), 2);
     assert_eq!((scene.hub.ledger().accepted, scene.memory.all().len()), (2, 2));
-    assert_eq!(scene.metrics.refused.get_or_create(&[("code", "busy")]).get(), 1);
     scene.try_say().unwrap();
 }
 
@@ -218,4 +219,79 @@ async fn what_comes_from_the_relay_is_shown_and_not_sent_back() {
     let forwarded: usize = told.iter().map(|told| if let Told::Forwarded(n) = told { *n } else { 0 }).sum();
     assert_eq!((forwarded, scene.metrics.relay_received.get()), (2, 1));
     assert_eq!(scene.hub.ledger().accepted, 2, "the other node keeps its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_every_write_is_not_ready_until_it_is_mended() {
+    let (scene, dir) = (Scene::new(10), tempfile::tempdir().unwrap());
+    let (tick, pause) = (Duration::from_millis(100), Duration::from_secs(2));
+    let config = FlusherConfig { interval: tick, batch: 10, in_flight: 1, backoff: pause, max_backoff: pause };
+    let aside = AsideFile::new(dir.path().join("set-aside.jsonl"));
+    let flusher = Flusher::new(config, scene.queue.clone(), scene.store.clone(), aside, Arc::clone(&scene.metrics));
+    let flusher = flusher.spawn();
+    // The store answers every probe; only writing is refused.
+    scene.store.fail_next_write(Fault::Blocked);
+    scene.say(1);
+    tokio::time::sleep(pause / 4).await;
+    assert_eq!(scene.hub.probe().await.unwrap_err().code(), "store_blocked");
+    tokio::time::sleep(pause * 2).await;
+    scene.hub.probe().await.unwrap();
+    assert_eq!(scene.hub.ledger().stored, 1);
+    flusher.abort();
+}
+
+/// Adds up the lines of a metric, its labels' all together.
+fn total(text: &str, name: &str) -> u64 {
+    let values = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        rest.starts_with([' ', '{']).then(|| rest.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+    });
+    values.sum()
+}
+
+#[tokio::test]
+async fn every_scrape_balances_while_comments_come_and_go() {
+    let scene = Scene::new(10);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let scrape = || {
+        for _ in 0..500 {
+            let text = scene.hub.metrics();
+            let [accepted, stored, set_aside, unsettled] =
+                ["accepted_total", "stored_total", "set_aside_total", "unsettled"]
+                    .map(|name| total(&text, &format!("danmaku_{name}")));
+            assert_eq!(accepted, stored + set_aside + unsettled, "{text}");
+        }
+    };
+    let come_and_go = || {
+        for n in (0..).take_while(|_| !is_over.load(std::sync::atomic::Ordering::Relaxed)) {
+            let posted = Posted::pending(test_comment("r", BEGUN, n, "x"), Seq(1), Arc::default());
+            let _may_be_full = scene.queue.try_push(Arc::new(posted));
+            for posted in scene.queue.take(usize::from(n % 3 == 0) * 3) {
+                match n % 10 {
+                    0 => drop(scene.metrics.account.set_aside.get_or_create(&[("reason", SET_ASIDE_REASONS[0])]).inc()),
+                    _ => drop(scene.metrics.account.stored.inc()),
+                }
+                posted.settle(Fate::Stored);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let comers = [scope.spawn(come_and_go), scope.spawn(come_and_go)];
+        let scrapers = [scope.spawn(scrape), scope.spawn(scrape), scope.spawn(scrape)];
+        let outcomes = scrapers.map(|scraper| scraper.join());
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        comers.into_iter().for_each(|comer| comer.join().unwrap());
+        outcomes.into_iter().for_each(|outcome| outcome.expect("each scrape balances"));
+    });
+    assert!(scene.hub.ledger().stored > 0 && scene.hub.ledger().set_aside > 0, "{}", scene.hub.ledger());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_is_late_through_the_relay_is_not_laid_to_the_store() {
+    let scene = Scene::new(10);
+    scene.relay.hangs.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(scene.hub.probe().await.unwrap_err().code(), "relay_unavailable");
+    scene.relay.hangs.store(false, std::sync::atomic::Ordering::Relaxed);
+    scene.store.fail_until_told(Fault::Slow(Duration::from_secs(60)));
+    assert_eq!(scene.hub.probe().await.unwrap_err().code(), "store_unavailable");
 }

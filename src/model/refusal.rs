@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::ids::IdError;
 use super::style::StyleError;
 use super::text::TextError;
 
@@ -17,9 +16,6 @@ pub enum Refusal {
     /// Mode, colour or size is out of range.
     #[error("{0}")]
     Style(#[from] StyleError),
-    /// The room id or the nonce is not one.
-    #[error("{0}")]
-    Id(#[from] IdError),
     /// The sender is too fast.
     #[error("you are sending too fast")]
     RateLimited {
@@ -48,7 +44,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every code, so that each can be counted from the start.
-    pub const CODES: [&'static str; 17] = [
+    pub const CODES: [&'static str; 14] = [
         "text_blank",
         "text_invisible",
         "text_control",
@@ -59,9 +55,6 @@ impl Refusal {
         "bad_mode",
         "bad_color",
         "bad_size",
-        "bad_room",
-        "bad_nonce",
-        "bad_id",
         "rate_limited",
         "busy",
         "too_many_rooms",
@@ -76,9 +69,6 @@ impl Refusal {
             Self::Style(StyleError::Mode(_)) => "bad_mode",
             Self::Style(StyleError::Color(_)) => "bad_color",
             Self::Style(StyleError::Size(_)) => "bad_size",
-            Self::Id(IdError::Room) => "bad_room",
-            Self::Id(IdError::Nonce) => "bad_nonce",
-            Self::Id(IdError::Comment) => "bad_id",
             Self::RateLimited { .. } => "rate_limited",
             Self::Busy { .. } => "busy",
             Self::TooManyRooms { .. } => "too_many_rooms",

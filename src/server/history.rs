@@ -73,8 +73,11 @@ pub(super) struct Page<'a> {
     responses(
         (status = 200, description = "With `last` a window, oldest first, else a page, newest first",
             body = inline(OneOf<'_>)),
-        (status = 400, description = "A parameter is wrong", body = crate::wire::ErrorView<'_>),
-        (status = 503, description = "The page is in the store, which does not answer",
+        (status = 400, description = "A parameter is wrong: `bad_room`, `bad_query`, `bad_last`, `bad_limit`, \
+            `bad_cursor`", body = crate::wire::ErrorView<'_>),
+        (status = 408, description = "`timeout`: not finished in time", body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "`store_unavailable`: the page is in the store, which does not answer; \
+            `too_many_connections`",
             body = crate::wire::ErrorView<'_>),
     ),
 )]

@@ -20,11 +20,12 @@ use tracing::{debug, warn};
 
 use super::gate::{Full, Gate, Place};
 use super::session::GONE;
-use super::{Doors, cut_at, ops, routes};
+use super::{Doors, cut_at, ops, problem, routes};
+use crate::model::Refusal;
 use crate::wire::CloseReason;
 
-/// Most bytes in the head of a request; hyper's smallest.
-const MAX_HEAD: usize = 8 * 1024 + 4096 * 100 / 4096;
+/// Most bytes in the head of a request: the least that hyper's `http1::Builder::max_buf_size` takes, it panics below.
+const MAX_HEAD: usize = 8192;
 
 /// Takes connections from `listener` until the shutdown begins, then waits until the last of them has ended.
 pub async fn run(listener: TcpListener, doors: Doors) {
@@ -33,6 +34,9 @@ pub async fn run(listener: TcpListener, doors: Doors) {
     }
     for full in Full::ALL {
         drop(doors.metrics.connections_refused.get_or_create(&[("code", full.code())]));
+    }
+    for code in problem::OF_DRAFTS.into_iter().chain(Refusal::CODES) {
+        drop(doors.metrics.refused.get_or_create(&[("code", code)]));
     }
     let tasks = TaskTracker::new();
     tasks.spawn(ops::probe_always(doors.clone()));

@@ -26,6 +26,7 @@ pub use descriptors::raise_limit;
 pub use gate::GateConfig;
 pub use listener::run;
 pub use ops::Readiness;
+pub use problem::CODES;
 pub use routes::openapi;
 pub use wheel::Wheel;
 
@@ -77,6 +78,13 @@ pub struct Doors {
     pub wheel: Wheel,
     /// What the last probe found.
     pub readiness: Readiness,
+}
+
+impl Doors {
+    /// Counts a draft that was refused, by whichever door it came.
+    fn count_refused(&self, code: &'static str) {
+        self.metrics.refused.get_or_create(&[("code", code)]).inc();
+    }
 }
 
 /// How long before the shutdown's deadline connections that are still open are cut, so that it can be kept.

@@ -1,23 +1,18 @@
 //! What operators' tools ask: whether the process lives, whether it should get traffic, and its metrics.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use tokio::sync::watch;
-use tokio::time::{interval, timeout};
+use tokio::time::interval;
 use tracing::{info, warn};
 
 use super::Doors;
 use super::problem::Problem;
 use super::routes::AppState;
 use crate::hub::NotReady;
-use crate::store::StoreError;
-
-/// A probe that takes longer than this has failed.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 type Finding = Result<(), Arc<NotReady>>;
 
@@ -52,11 +47,7 @@ pub(super) async fn probe_always(doors: Doors) {
 }
 
 async fn probe_once(doors: &Doors) {
-    let late = || {
-        let detail = format!("a probe did not come back within {PATIENCE:?}");
-        Err(NotReady::Store(StoreError::Transient { detail, source: None }))
-    };
-    let found = timeout(PATIENCE, doors.hub.probe()).await.unwrap_or_else(|_| late()).map_err(Arc::new);
+    let found = doors.hub.probe().await.map_err(Arc::new);
     let before = doors.readiness.get();
     match (&found, before) {
         (Err(error), None | Some(Ok(()))) => warn!(%error, "not ready"),
@@ -77,7 +68,8 @@ pub(super) async fn healthz() -> &'static str {
 #[utoipa::path(get, path = "/readyz", tag = "operations",
     responses(
         (status = 200, description = "The last probe came back", body = String),
-        (status = 503, description = "It did not, or the server is about to stop", body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "It did not (`store_unavailable`, `store_blocked`, `relay_unavailable`, \
+            `not_probed`), or the server is about to stop (`going_away`); `too_many_connections`", body = crate::wire::ErrorView<'_>),
     ))]
 pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str, Problem> {
     if state.doors.shutdown.has_begun() || !state.doors.hub.is_open() {
@@ -86,10 +78,7 @@ pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str
     match state.doors.readiness.get() {
         Some(Ok(())) => Ok("ready\n"),
         Some(Err(error)) => Err(Problem::from(&*error)),
-        None => Err(Problem::from(&NotReady::Store(StoreError::Transient {
-            detail: "no probe has come back yet".to_owned(),
-            source: None,
-        }))),
+        None => Err(Problem::from(&NotReady::NotProbed)),
     }
 }
 

@@ -17,6 +17,9 @@ use crate::hub::acknowledged;
 use crate::model::AckLevel;
 use crate::wire::ClientFrame;
 
+/// Where comments are posted.
+pub(super) const PATH: &str = "/api/rooms/{room}/comments";
+
 /// Who sends.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct SenderQuery {
@@ -77,14 +80,17 @@ pub(super) struct Accepted {
         (status = 201, description = "It has reached the level that was asked for", body = Accepted),
         (status = 202, description = "It is accepted and will be stored, but the store is slow: `stored` was asked for \
             and not reached yet", body = Accepted),
-        (status = 400, description = "It breaks a rule", body = crate::wire::ErrorView<'_>),
-        (status = 401, description = "The identity cannot be established", body = crate::wire::ErrorView<'_>),
-        (status = 408, description = "The request was not finished in time", body = crate::wire::ErrorView<'_>),
-        (status = 413, description = "The body is too large", body = crate::wire::ErrorView<'_>),
-        (status = 422, description = "It was accepted and shown, but the store refused it for good",
+        (status = 400, description = "It breaks a rule: `text_blank`, `text_invisible`, `text_control`, `text_bidi`, \
+            `text_combining`, `text_too_long`, `text_too_large`, `bad_mode`, `bad_color`, `bad_size`, `bad_nonce`, \
+            `bad_json`, `bad_field`; or a parameter does: `bad_room`, `bad_query`, `bad_guest`, `bad_name`", body = crate::wire::ErrorView<'_>),
+        (status = 401, description = "The identity cannot be established: `bad_token`", body = crate::wire::ErrorView<'_>),
+        (status = 408, description = "`timeout`: the request was not finished in time", body = crate::wire::ErrorView<'_>),
+        (status = 413, description = "`too_big`: the body is too large", body = crate::wire::ErrorView<'_>),
+        (status = 422, description = "`set_aside`: it was accepted and shown, but the store refused it for good",
             body = crate::wire::ErrorView<'_>),
-        (status = 429, description = "The sender is too fast", body = crate::wire::ErrorView<'_>),
-        (status = 503, description = "It cannot be kept now", body = crate::wire::ErrorView<'_>),
+        (status = 429, description = "`rate_limited`: the sender is too fast", body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "It cannot be kept now: `busy`, `too_many_rooms`, `going_away`, \
+            `too_many_connections`", body = crate::wire::ErrorView<'_>),
     ),
 )]
 pub(super) async fn comment(

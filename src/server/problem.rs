@@ -2,15 +2,63 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::http::header::{RETRY_AFTER, UPGRADE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 use crate::auth::AuthError;
 use crate::hub::{HistoryError, NotReady};
 use crate::model::{CursorError, IdError, Refusal};
 use crate::wire::{ErrorView, FrameError};
+
+/// Every code that an HTTP client is answered with beyond those of [`Refusal::CODES`].
+pub const CODES: [&str; 25] = [
+    "bad_room",
+    "bad_query",
+    "bad_limit",
+    "bad_last",
+    "bad_cursor",
+    "bad_guest",
+    "bad_name",
+    "bad_token",
+    "bad_compress",
+    "bad_rate",
+    "bad_json",
+    "bad_field",
+    "unknown_type",
+    "bad_nonce",
+    "not_websocket",
+    "not_found",
+    "method_not_allowed",
+    "timeout",
+    "too_big",
+    "set_aside",
+    "too_many_connections",
+    "store_unavailable",
+    "store_blocked",
+    "relay_unavailable",
+    "not_probed",
+];
+
+/// Of these, what a draft can be refused with, on a WebSocket or over HTTP.
+pub(super) const OF_DRAFTS: [&str; 11] = [
+    "bad_json",
+    "bad_field",
+    "unknown_type",
+    "bad_nonce",
+    "bad_room",
+    "bad_query",
+    "bad_guest",
+    "bad_name",
+    "bad_token",
+    "too_big",
+    "timeout",
+];
+
+/// The code of the problem that a response tells of, for those who count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Code(pub(super) &'static str);
 
 /// An error for an HTTP client.
 #[derive(Debug)]
@@ -28,6 +76,10 @@ impl Problem {
 
     pub(super) fn bad_query(message: impl ToString) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_query", message)
+    }
+
+    pub(super) fn bad_room() -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_room", IdError::Room)
     }
 
     pub(super) fn not_a_handshake() -> Self {
@@ -55,26 +107,20 @@ impl IntoResponse for Problem {
             headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
         }
         let view = ErrorView::new(self.code, &self.message, self.retry_after);
-        (self.status, headers, Json(view)).into_response()
+        (self.status, headers, Extension(Code(self.code)), Json(view)).into_response()
     }
 }
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let status = match refusal {
-            Refusal::Text(_) | Refusal::Style(_) | Refusal::Id(_) => StatusCode::BAD_REQUEST,
+            Refusal::Text(_) | Refusal::Style(_) => StatusCode::BAD_REQUEST,
             Refusal::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
             Refusal::Busy { .. } | Refusal::TooManyRooms { .. } | Refusal::GoingAway { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
         };
         Self { retry_after: refusal.retry_after(), ..Self::new(status, refusal.code(), &refusal) }
-    }
-}
-
-impl From<IdError> for Problem {
-    fn from(error: IdError) -> Self {
-        Refusal::Id(error).into()
     }
 }
 

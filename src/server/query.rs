@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
-use crate::model::{IdError, RoomId};
+use crate::model::RoomId;
 
 /// The query of an address; what cannot be read is answered with a [`Problem`].
 pub(super) struct Params<T>(pub(super) T);
@@ -29,8 +29,8 @@ impl<S: Send + Sync> FromRequestParts<S> for InRoom {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         // What is not even text is no room id either.
-        let raw = Path::<String>::from_request_parts(parts, state).await.map_err(|_| IdError::Room)?;
-        Ok(Self(RoomId::parse(&raw)?))
+        let raw = Path::<String>::from_request_parts(parts, state).await.map_err(|_| Problem::bad_room())?;
+        RoomId::parse(&raw).map(Self).map_err(|_| Problem::bad_room())
     }
 }
 

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::header::X_CONTENT_TYPE_OPTIONS;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Json, Router};
 use tokio_util::task::TaskTracker;
-use utoipa::openapi::OpenApi;
+use utoipa::openapi::{OpenApi, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::problem::Problem;
+use super::problem::{Code, Problem};
 use super::{Doors, history, ops, page, post, upgrade};
 
 /// What handlers have at hand.
@@ -47,8 +47,23 @@ fn described() -> OpenApiRouter<AppState> {
 /// The description of every route (OpenAPI 3.1).
 #[must_use]
 pub fn openapi() -> OpenApi {
-    described().split_for_parts().1
+    let mut api = described().split_for_parts().1;
+    for item in api.paths.paths.values_mut() {
+        for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+            for (status, told) in ANYWHERE {
+                let response = || ResponseBuilder::new().description(told).build().into();
+                operation.responses.responses.entry(status.to_owned()).or_insert_with(response);
+            }
+        }
+    }
+    api
 }
+
+/// How any request can be answered, whatever it asks for: added where a route does not describe it itself.
+const ANYWHERE: [(&str, &str); 2] = [
+    ("408", "`timeout`: the request was not finished in time"),
+    ("503", "`too_many_connections`: as many connections as may be are open"),
+];
 
 /// This description.
 #[utoipa::path(get, path = "/api/openapi.json", tag = "operations",
@@ -70,6 +85,7 @@ pub(super) fn router(doors: Doors, tasks: TaskTracker) -> Router {
         .layer(middleware::map_response(name_the_problem))
         .layer(middleware::map_response(forbid_guessing))
         .layer(middleware::from_fn_with_state(patience, within))
+        .layer(middleware::from_fn_with_state(doors.clone(), count_refused))
         .layer(DefaultBodyLimit::max(max_body))
         .with_state(AppState { doors, tasks })
 }
@@ -80,6 +96,21 @@ async fn within(State(patience): State<Duration>, request: Request, next: Next) 
         let message = "the request was not finished in time";
         Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", message).into_response()
     })
+}
+
+/// Counts drafts that a POST brought and that were refused, for whatever reason.
+async fn count_refused(State(doors): State<Doors>, request: Request, next: Next) -> Response {
+    let is_draft = request.method() == Method::POST
+        && request.extensions().get::<MatchedPath>().is_some_and(|path| path.as_str() == post::PATH);
+    let response = next.run(request).await;
+    // What the store refused later was accepted first, and is counted as set aside.
+    if is_draft
+        && response.status() != StatusCode::UNPROCESSABLE_ENTITY
+        && let Some(Code(code)) = response.extensions().get()
+    {
+        doors.count_refused(code);
+    }
+    response
 }
 
 /// Gives what the framework itself refuses the shape that every error has.

@@ -22,11 +22,11 @@ use super::pulse::{Allowance, Leave, Stall};
 use super::wheel::Link;
 use super::{Doors, cut_at};
 use crate::hub::{Entrance, Missed, acknowledged};
-use crate::model::{AckLevel, BatchEncoder as _, Cursor, Identity, Nonce, Posted, RoomId};
+use crate::model::{AckLevel, BatchEncoder as _, Cursor, Identity, Nonce, Posted, Refusal, RoomId};
 use crate::room::{Flow, Joined, Taste};
 use crate::wire::{
-    ClientFrame, CloseReason, ErrorView, FrameError, Hello, JsonEncoder, Limits, TooManyFragments, ack, bye,
-    close_frame, error, gap_unknown, pong,
+    ClientFrame, CloseReason, ErrorView, Hello, JsonEncoder, Limits, TooManyFragments, ack, bye, close_frame, error,
+    gap_unknown, pong,
 };
 
 /// How long a client may take to close its side after ours.
@@ -89,8 +89,8 @@ impl Session {
             Ok(entrance) => entrance,
             Err(refusal) => {
                 let told = error(None, ErrorView::new(refusal.code(), &refusal, refusal.retry_after()));
-                let _best_effort = stream.try_write(&[told, close_frame(CloseReason::GoingAway)].concat());
-                doors.metrics.sessions_ended.get_or_create(&[("code", refusal.code())]).inc();
+                let _best_effort = stream.try_write(&[told, close_frame(CloseReason::Busy)].concat());
+                doors.metrics.sessions_ended.get_or_create(&[("code", CloseReason::Busy.word())]).inc();
                 return None;
             }
         };
@@ -214,19 +214,23 @@ impl Session {
         let answer = match ClientFrame::parse(text) {
             Ok(ClientFrame::Ping) => Some(pong()),
             Ok(ClientFrame::Send(draft)) if self.acks.as_ref().is_some_and(|acks| acks.len() >= MAX_WAITING_ACKS) => {
-                let refusal = self.doors.hub.busy();
-                Some(error(draft.nonce.as_ref(), ErrorView::new(refusal.code(), &refusal, refusal.retry_after())))
+                Some(self.refuse(draft.nonce.as_ref(), &self.doors.hub.busy()))
             }
             Ok(ClientFrame::Send(draft)) => match self.doors.hub.publish(&self.identity, &self.room, &draft) {
                 Ok(published) => self.promise(published.posted(), draft.nonce, draft.ack),
-                Err(refusal) => {
-                    let view = ErrorView::new(refusal.code(), &refusal, refusal.retry_after());
-                    Some(error(draft.nonce.as_ref(), view))
-                }
+                Err(refusal) => Some(self.refuse(draft.nonce.as_ref(), &refusal)),
             },
-            Err(bad) => Some(refuse(&bad)),
+            Err(bad) => {
+                self.doors.count_refused(bad.code());
+                Some(error(bad.nonce(), ErrorView::new(bad.code(), &bad, None)))
+            }
         };
         answer.is_some_and(|answer| !self.link.seat.send(answer))
+    }
+
+    fn refuse(&self, nonce: Option<&Nonce>, refusal: &Refusal) -> Bytes {
+        self.doors.count_refused(refusal.code());
+        error(nonce, ErrorView::new(refusal.code(), refusal, refusal.retry_after()))
     }
 
     /// Acknowledges now, or once the comment has reached the level that was asked for.
@@ -329,10 +333,6 @@ fn greet(doors: &Doors, opening: &Opening, joined: &Joined, missed: Missed) {
         Missed::Exactly(missed) => joined.seat.send(JsonEncoder.gap(missed)),
         Missed::Unknown => joined.seat.send(gap_unknown()),
     };
-}
-
-fn refuse(bad: &FrameError) -> Bytes {
-    error(bad.nonce(), ErrorView::new(bad.code(), bad, None))
 }
 
 /// The close that RFC 6455 has for what went wrong; `None` when the connection itself is gone.

@@ -55,10 +55,12 @@ pub(super) struct SocketQuery {
     ),
     responses(
         (status = 101, description = "The connection speaks protocol v1 from here on"),
-        (status = 400, description = "A parameter is wrong", body = crate::wire::ErrorView<'_>),
-        (status = 401, description = "The identity cannot be established", body = crate::wire::ErrorView<'_>),
-        (status = 426, description = "Not a WebSocket handshake of version 13", body = crate::wire::ErrorView<'_>),
-        (status = 503, description = "The server is about to stop", body = crate::wire::ErrorView<'_>),
+        (status = 400, description = "A parameter is wrong: `bad_room`, `bad_query`, `bad_cursor`, `bad_guest`, \
+            `bad_name`, `bad_compress`, `bad_rate`", body = crate::wire::ErrorView<'_>),
+        (status = 401, description = "The identity cannot be established: `bad_token`", body = crate::wire::ErrorView<'_>),
+        (status = 408, description = "`timeout`: not finished in time", body = crate::wire::ErrorView<'_>),
+        (status = 426, description = "`not_websocket`: not a handshake of version 13", body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "`going_away`, `too_many_connections`", body = crate::wire::ErrorView<'_>),
     ),
 )]
 pub(super) async fn upgrade(

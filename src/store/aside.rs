@@ -7,9 +7,6 @@ use tracing::error;
 
 use super::contract::{Record, SetAside, WriteReport};
 
-/// The reasons a comment can be set aside for; metrics and the ledger know these and no others.
-pub const SET_ASIDE_REASONS: [&str; 3] = ["schema", "too_large", "refused"];
-
 /// Largest size the file grows to; beyond it only the log and the metrics tell.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 

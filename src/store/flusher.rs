@@ -8,10 +8,10 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{Instrument as _, error, info_span, warn};
 
-use super::aside::{AsideFile, SET_ASIDE_REASONS};
+use super::aside::AsideFile;
 use super::contract::{CommentStore, Record, StoreError, WriteReport};
 use super::queue::WriteQueue;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, SET_ASIDE_REASONS};
 use crate::model::{Fate, Posted};
 
 /// How the write queue is emptied.
@@ -50,9 +50,6 @@ impl Flusher {
         metrics: Arc<Metrics>,
     ) -> Self {
         // Each is shown from the start, so that a first increase can be told from a metric that is missing.
-        for reason in SET_ASIDE_REASONS {
-            drop(metrics.set_aside.get_or_create(&[("reason", reason)]));
-        }
         for class in StoreError::CLASSES {
             drop(metrics.flush_retries.get_or_create(&[("class", class)]));
         }
@@ -114,7 +111,7 @@ impl Flusher {
             match self.store.write(records).await {
                 Ok(report) => {
                     self.metrics.flush_seconds.observe(begun.elapsed().as_secs_f64());
-                    self.metrics.flush_blocked.set(0);
+                    self.queue.set_blocked(None);
                     return report;
                 }
                 Err(failure) => {
@@ -127,7 +124,7 @@ impl Flusher {
 
     fn tell(&self, failure: &StoreError, attempt: u32) {
         self.metrics.flush_retries.get_or_create(&[("class", failure.class())]).inc();
-        self.metrics.flush_blocked.set(i64::from(!failure.is_transient()));
+        self.queue.set_blocked((!failure.is_transient()).then(|| failure.to_string()));
         if failure.is_transient() {
             warn!(error = %failure, attempt, "flush failed, the batch is kept and tried again");
         } else {
@@ -147,12 +144,12 @@ impl Flusher {
             let fate = match report.set_aside.iter().find(|aside| aside.id == record.posted.comment.id) {
                 Some(aside) => {
                     let reason = known(aside.reason);
-                    self.metrics.set_aside.get_or_create(&[("reason", reason)]).inc();
+                    self.metrics.account.set_aside.get_or_create(&[("reason", reason)]).inc();
                     warn!(id = %aside.id, reason, detail = %aside.detail, "comment set aside");
                     Fate::SetAside
                 }
                 None => {
-                    self.metrics.stored.inc();
+                    self.metrics.account.stored.inc();
                     Fate::Stored
                 }
             };

@@ -186,7 +186,7 @@ async fn one_bad_document_is_set_aside_with_its_reason_and_the_others_stored() {
     assert_eq!(lines.len(), 1);
     assert_eq!(lines[0]["id"], bad.comment.id.to_string());
     assert_eq!((&lines[0]["reason"], &lines[0]["text"]), (&"schema".into(), &POISON.into()));
-    assert_eq!(scene.metrics.set_aside.get_or_create(&[("reason", "schema")]).get(), 1);
+    assert_eq!(scene.metrics.account.set_aside.get_or_create(&[("reason", "schema")]).get(), 1);
     scene.check();
 }
 
@@ -213,7 +213,7 @@ async fn closing_drains_everything_through_an_outage_and_then_ends() {
     });
     let (metrics, posted, memory, queue) = scene.close().await;
     assert!(healer.is_finished(), "it waits for the store");
-    assert_eq!((memory.all().len(), metrics.stored.get(), queue.ledger().unsettled()), (30, 30, 0));
+    assert_eq!((memory.all().len(), metrics.account.stored.get(), queue.ledger().unsettled()), (30, 30, 0));
     assert_eq!(queue.try_push(Arc::clone(&posted[0])), Err(PushError::Closed));
 }
 

@@ -14,7 +14,7 @@ pub(crate) mod memory;
 mod mongo;
 mod queue;
 
-pub use aside::{AsideFile, SET_ASIDE_REASONS};
+pub use aside::AsideFile;
 pub use contract::{CommentStore, Page, Record, SetAside, StoreError, WriteReport};
 pub use embedded::{EmbeddedConfig, EmbeddedStore};
 pub use faulty::{Attempts, Fault, FaultyStore, Refusals};

@@ -4,13 +4,13 @@
 //! ([`PushError::Full`]) which becomes a refusal to the sender alone.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tokio::sync::Notify;
 
-use crate::metrics::Metrics;
+use crate::metrics::{Balance, Metrics};
 use crate::model::Posted;
 
 /// Why a comment was not taken. Nothing has happened to it.
@@ -41,6 +41,8 @@ struct Inner {
     sender: Sender<Arc<Posted>>,
     receiver: Receiver<Arc<Posted>>,
     wake: Notify,
+    /// Why nothing of it can be stored until somebody acts.
+    blocked: Mutex<Option<String>>,
     metrics: Arc<Metrics>,
 }
 
@@ -58,6 +60,7 @@ impl WriteQueue {
                 sender,
                 receiver,
                 wake: Notify::new(),
+                blocked: Mutex::default(),
                 metrics,
             }),
         }
@@ -74,7 +77,7 @@ impl WriteQueue {
         let depth = inner.depth.fetch_update(Ordering::AcqRel, Ordering::Acquire, has_place);
         let depth = depth.map_err(|_| PushError::Full)? + 1;
         // Counted before the flusher can see it, so that a reader of the ledger never finds more settled than accepted.
-        inner.metrics.accepted.inc();
+        inner.metrics.account.accepted.inc();
         inner.sender.try_send(posted).expect("a place was reserved and `inner` holds the receiver");
         if depth.is_multiple_of(inner.batch) {
             inner.wake.notify_one();
@@ -129,6 +132,18 @@ impl WriteQueue {
         self.inner.wake.notified().await;
     }
 
+    /// Says why what is taken out cannot be stored until somebody acts; `None` once it can. The flusher alone knows.
+    pub(super) fn set_blocked(&self, reason: Option<String>) {
+        self.inner.metrics.flush_blocked.set(i64::from(reason.is_some()));
+        *self.inner.blocked.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    /// Why what waits cannot be stored, if somebody has to act before it can.
+    #[must_use]
+    pub fn blocked(&self) -> Option<String> {
+        self.inner.blocked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The account of all accepted comments.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
@@ -166,14 +181,8 @@ pub struct Ledger {
 
 impl Ledger {
     fn read(metrics: &Metrics) -> Self {
-        // Settled ones first: a comment is counted as accepted before it can be settled, so the difference read this
-        // way round is never negative.
-        let set_aside = crate::store::SET_ASIDE_REASONS
-            .iter()
-            .map(|reason| metrics.set_aside.get_or_create(&[("reason", reason)]).get())
-            .sum();
-        let stored = metrics.stored.get();
-        Self { accepted: metrics.accepted.get(), stored, set_aside }
+        let Balance { accepted, stored, set_aside } = metrics.account.read();
+        Self { accepted, stored, set_aside: set_aside.iter().sum() }
     }
 
     /// Accepted, and their fate is still open.

@@ -34,11 +34,13 @@ pub enum CloseReason {
     SlowConsumer,
     /// Nothing came from the client, not even an answer to a ping.
     PingTimeout,
+    /// The room cannot be opened, for as many are as may be.
+    Busy,
 }
 
 impl CloseReason {
     /// The whole table.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Normal,
         Self::GoingAway,
         Self::Protocol,
@@ -49,6 +51,7 @@ impl CloseReason {
         Self::Flood,
         Self::SlowConsumer,
         Self::PingTimeout,
+        Self::Busy,
     ];
 
     /// The code in the close frame, the word in `bye` and metrics, and what the client should do.
@@ -66,6 +69,7 @@ impl CloseReason {
             Self::Flood => (4001, "flood", WithBackoff),
             Self::SlowConsumer => (4002, "slow_consumer", WithBackoff),
             Self::PingTimeout => (4003, "ping_timeout", WithBackoff),
+            Self::Busy => (4004, "busy", WithBackoff),
         }
     }
 

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::support::mongod::{Access, ReplicaSet};
+use super::support::redis::RedisServer;
 use super::support::server::{LastLine, NO_LIMITS, Server, Start, until};
 use super::support::viewer::{Seen, Viewer, texts_of};
 use super::support::wire::Wire;
@@ -244,4 +245,25 @@ async fn what_stands_on_an_open_connection_is_answered_before_the_end() {
     assert!(wire.ends_within(Duration::from_secs(5)).await);
     assert!(wire.unread().contains("going_away"), "{}", wire.unread());
     assert_eq!(server.end().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_redis_that_hangs_does_not_hold_up_the_end() {
+    let (folder, redis) = (tempfile::tempdir().unwrap(), RedisServer::start().await);
+    let mongodb = ReplicaSet::shared().await.uri(None).replace("/?", "/hung_redis?");
+    let config = "[shutdown]\nclose_spread = \"0s\"\ndeadline = \"3s\"";
+    let flags = ["--mongodb", &mongodb, "--redis", &redis.url()];
+    let server = Start::in_folder(folder.path()).config(NO_LIMITS).config(config).args(&flags).run();
+    let mut viewer = Viewer::join(server.address, "r1", "").await;
+    viewer.say("n", "n", "stored").await;
+    redis.freeze();
+    // Something for Redis is on its way when the stop begins.
+    viewer.say("m", "m", "stored").await;
+    // One that never closes its side lets the sockets take all the time that there is.
+    let _deaf = Wire::join(server.address, "r1").await;
+    let begun = Instant::now();
+    let end = server.stop().await;
+    assert!(begun.elapsed() < Duration::from_millis(3800), "{:?}", begun.elapsed());
+    let ledger = LastLine { accepted: 2, stored: 2, set_aside: 0, not_stored: 0 };
+    assert_eq!((end.code, end.ledger()), (Some(0), ledger), "{end:?}");
 }

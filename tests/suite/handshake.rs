@@ -210,4 +210,11 @@ async fn a_connection_too_many_is_told_so_and_gets_its_place_later() {
         Viewer::try_join(server.address, "r1", "").await.is_ok()
     })
     .await;
+    // The viewer that found a place has gone again, and there is one for the question.
+    super::support::server::until("it can be asked", async || {
+        let (_, _, text) = server.request("GET", "/metrics", "").await;
+        let refused = "danmaku_connections_refused_total{code=\"too_many_connections\"} ";
+        text.contains(refused) && !text.contains(&format!("{refused}0"))
+    })
+    .await;
 }

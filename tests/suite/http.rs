@@ -234,11 +234,18 @@ async fn a_post_that_breaks_a_rule_is_refused_with_status_and_code() {
         ("GET", "/nothing", "", 404, "not_found"),
         ("GET", "/assets/nothing", "", 404, "not_found"),
     ];
+    let mut counts = std::collections::BTreeMap::new();
     for (method, path, body, status, code) in table {
         let (answered, head, answer) = server.request(method, path, body).await;
         let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{method} {path}: {answer}"));
         assert_eq!((answered, &answer["code"]), (status, &json!(code)), "{method} {path} {body}: {answer}");
         assert_eq!(status == 405, head.contains("\r\nallow: "), "{head}");
+        if method == "POST" && path.starts_with(comments) || code == "bad_room" {
+            *counts.entry(code).or_insert(0) += 1;
+        }
+    }
+    for (code, count) in counts {
+        assert_eq!(server.metric(&format!("danmaku_refused_total{{code=\"{code}\"}}")).await, count, "{code}");
     }
     assert_eq!(server.request("POST", &guest, ok).await.0, 201, "what was refused did not count");
     let (status, head, answer) = server.request("POST", &guest, ok).await;
@@ -254,4 +261,6 @@ async fn a_post_that_breaks_a_rule_is_refused_with_status_and_code() {
     assert!(head.starts_with("HTTP/1.1 408"), "{head}");
     assert!(begun.elapsed() < Duration::from_secs(4));
     assert_eq!(server.metric("danmaku_accepted_total").await, 1);
+    assert_eq!(server.metric("danmaku_refused_total{code=\"rate_limited\"}").await, 1);
+    assert_eq!(server.metric("danmaku_refused_total{code=\"timeout\"}").await, 1);
 }

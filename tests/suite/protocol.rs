@@ -162,6 +162,7 @@ async fn every_refusal_has_its_code_and_the_connection_goes_on() {
         ("not json".into(), "bad_json"),
         (String::new(), "bad_json"),
     ];
+    let mut counts = std::collections::BTreeMap::new();
     for (frame, code) in table {
         ann.send_raw(Message::text(frame.clone())).await;
         let error = ann.until(|frame| frame["type"] != "room").await;
@@ -169,6 +170,10 @@ async fn every_refusal_has_its_code_and_the_connection_goes_on() {
         assert!(error["message"].as_str().is_some_and(|message| message.len() > 5), "{error}");
         let has_nonce = frame.contains("\"nonce\":\"n\"");
         assert_eq!(error["nonce"] == "n", has_nonce, "under its nonce: {error}");
+        *counts.entry(code).or_insert(0) += 1;
+    }
+    for (code, count) in counts {
+        assert_eq!(server.metric(&format!("danmaku_refused_total{{code=\"{code}\"}}")).await, count, "{code}");
     }
     let ack = ann.say("good", "good", "accepted").await;
     assert_eq!(ack["type"], "ack");
@@ -239,4 +244,36 @@ async fn a_clients_clock_changes_nothing() {
     assert!(times.is_sorted(), "{times:?}");
     let (from, to) = (window["from"].as_i64().unwrap(), window["to"].as_i64().unwrap());
     assert!(times.iter().all(|ts| (from..=to).contains(ts)), "times are the server's: {times:?}");
+}
+
+#[tokio::test]
+async fn a_send_over_the_acks_that_may_wait_is_refused_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nothing is flushed while the test runs, so every acknowledgement waits.
+    let config = "[store]\nflush_interval = \"10s\"\nbatch = 10000";
+    let server = Start::in_folder(folder.path()).config(NO_LIMITS).config(config).run();
+    let mut ann = Viewer::join(server.address, "r1", "").await;
+    // The first tick of the flusher comes at once and takes what is there.
+    ann.say("first", "first", "stored").await;
+    for number in 0..=4096 {
+        let nonce = number.to_string();
+        ann.send(&json!({"type": "send", "nonce": nonce, "text": "x", "ack": "stored"})).await;
+    }
+    let error = ann.until(|frame| frame["type"] == "error").await;
+    assert_eq!((&error["code"], &error["nonce"]), (&json!("busy"), &json!("4096")), "{error}");
+    assert_eq!(server.metric("danmaku_refused_total{code=\"busy\"}").await, 1);
+}
+
+#[tokio::test]
+async fn a_room_too_many_is_told_so_and_closed_with_a_code_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Start::in_folder(folder.path()).config("[room]\nmax_rooms = 1").run();
+    let _ann = Viewer::join(server.address, "r1", "").await;
+    let mut wire = super::support::wire::Wire::upgrade(server.address, "r2").await;
+    let frames = wire.rest().await;
+    let error: Value = serde_json::from_slice(&frames[0].payload).unwrap();
+    assert_eq!((&error["type"], &error["code"]), (&json!("error"), &json!("too_many_rooms")), "{error}");
+    assert!(error["retryAfterMs"].is_u64(), "{error}");
+    assert_eq!((frames.len(), frames[1].code()), (2, Some(4004)), "the server is not going away");
+    assert_eq!(server.metric("danmaku_sessions_ended_total{code=\"busy\"}").await, 1);
 }

@@ -1,5 +1,7 @@
 //! Starting and refusing to start: exit codes, and one clear sentence for people.
 
+use super::support::mongod::ReplicaSet;
+use super::support::redis::RedisServer;
 use super::support::server::{End, Start, run, until};
 
 /// The one line that says why, and that nothing was served.
@@ -148,8 +150,15 @@ async fn health_tells_a_ready_server_from_one_that_is_not_there() {
     let server = Start::in_folder(folder.path()).run();
     let address = server.address.to_string();
     until("it is ready", async || server.request("GET", "/readyz", "").await.0 == 200).await;
-    let ready = run(&["health", "--listen", &address]).await;
-    assert_eq!((ready.code, ready.stderr.as_str()), (Some(0), ""), "{ready:?}");
+    for args in [&["health", "--listen", &address][..], &["health", "--ready", "--listen", &address]] {
+        let ready = run(args).await;
+        assert_eq!((ready.code, ready.stderr.as_str()), (Some(0), ""), "{ready:?}");
+    }
+    // The address is found where the server finds it.
+    let file = folder.path().join("danmakud.toml");
+    std::fs::write(&file, format!("listen = \"{address}\"")).unwrap();
+    let told = run(&["health", "--config", file.to_str().unwrap()]).await;
+    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""), "{told:?}");
     // A server that listens everywhere is asked at home.
     let everywhere = format!("0.0.0.0:{}", server.address.port());
     assert_eq!(run(&["health", "--listen", &everywhere]).await.code, Some(0));
@@ -157,4 +166,32 @@ async fn health_tells_a_ready_server_from_one_that_is_not_there() {
     let absent = run(&["health", "--listen", &address]).await;
     assert_eq!(absent.code, Some(1), "{absent:?}");
     assert!(sentence(&absent).contains(&address), "{absent:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_waits_for_its_redis_lives_and_is_not_ready() {
+    let (folder, redis) = (tempfile::tempdir().unwrap(), RedisServer::start().await);
+    let mongodb = ReplicaSet::shared().await.uri(None).replace("/?", "/lives?");
+    let flags = ["--mongodb", &mongodb, "--redis", &redis.url()];
+    let server = Start::in_folder(folder.path()).config("[server]\nprobe_interval = \"100ms\"").args(&flags).run();
+    drop(redis);
+    until("it is not ready", async || server.request("GET", "/readyz", "").await.2.contains("relay_unavailable")).await;
+    let address = server.address.to_string();
+    assert_eq!(run(&["health", "--listen", &address]).await.code, Some(0), "nobody should restart it");
+    let ready = run(&["health", "--ready", "--listen", &address]).await;
+    assert_eq!(ready.code, Some(1), "{ready:?}");
+    assert!(sentence(&ready).contains("relay_unavailable"), "{ready:?}");
+}
+
+#[tokio::test]
+async fn without_its_mongodb_it_fails_with_one_short_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = "[mongodb]\nserver_selection_timeout = \"300ms\"\nconnect_timeout = \"300ms\"";
+    let uri = format!("mongodb://bob:hunter2@{free}");
+    let end = Start::in_folder(folder.path()).config(config).args(&["--mongodb", &uri]).fail().await;
+    assert_eq!(end.code, Some(1), "{end:?}");
+    let told = sentence(&end);
+    assert!(told.contains(&free.to_string()) && told.contains("timeout"), "{told}");
+    assert!(!told.contains("Topology") && !told.contains("hunter2") && told.len() < 250, "{told}");
 }

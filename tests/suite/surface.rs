@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use danmakud::model::Refusal;
+use danmakud::server::CODES;
+use danmakud::wire::CloseReason;
 use serde_json::{Map, Value, json};
 
 use super::support::server::{NO_LIMITS, Server, Start, until};
@@ -176,4 +179,42 @@ async fn the_page_and_its_files_are_there_and_safe() {
         }
     }
     until("it is ready", async || server.request("GET", "/readyz", "").await.0 == 200).await;
+}
+
+#[tokio::test]
+async fn the_readme_has_every_code_and_the_list_every_problem() {
+    let readme = include_str!("../../README.md");
+    let closes = CloseReason::ALL.map(CloseReason::word);
+    for code in Refusal::CODES.iter().chain(&CODES).chain(&closes) {
+        assert!(readme.contains(&format!("`{code}`")), "the README does not know {code}");
+    }
+    for reason in CloseReason::ALL {
+        assert!(readme.contains(&format!("| {} | `{}`", reason.code(), reason.word())), "{reason:?}");
+    }
+    // What stands right after a status in the source is the code of a problem.
+    let mut found = 0;
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/server")).unwrap() {
+        let source = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        for after in source.split("StatusCode::").skip(1) {
+            let after = after.trim_start_matches(|c: char| c.is_ascii_uppercase() || c == '_');
+            let Some(code) = after.strip_prefix(", \"").and_then(|rest| rest.split('"').next()) else { continue };
+            assert!(CODES.contains(&code) || Refusal::CODES.contains(&code), "{code} is on no list");
+            found += 1;
+        }
+    }
+    assert!(found >= 9, "only {found} were found");
+}
+
+#[tokio::test]
+async fn the_description_has_every_refusal_that_can_come_from_anywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Start::in_folder(folder.path()).run();
+    for (path, methods) in description(&server).await["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            for (status, code) in [("408", "timeout"), ("503", "too_many_connections")] {
+                let told = operation["responses"][status]["description"].as_str().unwrap_or_default();
+                assert!(told.contains(code), "{method} {path} does not describe {status} {code}: {told:?}");
+            }
+        }
+    }
 }

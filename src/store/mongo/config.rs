@@ -49,6 +49,12 @@ pub struct MongoConfig {
 }
 
 impl MongoConfig {
+    /// The URI as it may be shown: without credentials and options.
+    #[must_use]
+    pub fn shown_uri(&self) -> String {
+        mask(&self.uri)
+    }
+
     /// Everything at its default, for a server at `uri`.
     #[must_use]
     pub fn new(uri: impl Into<String>) -> Self {

@@ -169,6 +169,10 @@ fn describe(kind: &ErrorKind) -> String {
         }
         ErrorKind::Command(command) => format!("error {} ({}): {}", command.code, command.code_name, command.message),
         ErrorKind::InsertMany(_) => "an insert failed without saying for which documents".into(),
+        // The driver's whole view of the set follows, server by server; it stays in the source.
+        ErrorKind::ServerSelection { message, .. } => {
+            message.split(" Topology: ").next().unwrap_or_default().trim_end_matches('.').to_owned()
+        }
         other => other.to_string(),
     }
 }

@@ -77,7 +77,6 @@ pub(super) async fn ensure(database: &Database, collection: &str) -> Result<Vec<
     let mut changes = Vec::new();
     for index in wanted {
         if let Some(change) = ensure_one(database, collection, &index).await? {
-            tracing::info!(collection, %change, "index changed");
             changes.push(change);
         }
     }

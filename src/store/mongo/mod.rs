@@ -63,8 +63,7 @@ impl MongoStore {
         Ok((store, changes))
     }
 
-    /// Makes a handle without talking to a server (a `mongodb+srv` URI asks DNS), so that a server that is away at
-    /// start-up keeps nobody from starting.
+    /// Makes a handle without talking to a server (a `mongodb+srv` URI asks DNS). Its operations reach for one.
     ///
     /// # Errors
     /// [`StoreError::Blocked`] when the configuration cannot be used, and transient ones when DNS does not answer. No
@@ -82,9 +81,9 @@ impl MongoStore {
         Ok(Self { inner: Arc::new(Inner { client, database, collection, config, clock }) })
     }
 
-    /// Reaches the server, opens the first connections and brings the indexes to what they must be. To be called until
-    /// it succeeds; again after that it changes nothing. Making a missing index on a large collection takes as long as
-    /// it takes.
+    /// Reaches the server, opens the first connections and brings the indexes to what they must be. A start
+    /// does this once and fails when it fails; done again it changes nothing. Making a missing index on a large
+    /// collection takes as long as it takes.
     ///
     /// # Errors
     /// [`StoreError`] when the server cannot be reached, or does not let us in or alter the indexes.

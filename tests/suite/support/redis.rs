@@ -67,6 +67,12 @@ impl RedisServer {
         }
     }
 
+    /// Stops the process without closing anything: its connections stand and nothing is answered on them.
+    pub fn freeze(&self) {
+        let id = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-STOP", &id]).status().unwrap().success());
+    }
+
     pub fn url(&self) -> String {
         self.url_at(self.port)
     }
