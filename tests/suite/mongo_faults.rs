@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bson::doc;
 use danmakud::clock::Clock;
 use danmakud::store::{CommentStore, MongoConfig, MongoStore, StoreError};
 use tokio::io::copy_bidirectional;
@@ -119,4 +120,26 @@ async fn a_majority_that_is_gone_leaves_the_batch_to_be_tried_again() {
     // The primary steps down once it has missed the others for long enough; then nothing can be written at all.
     until("the probe sees that there is no primary", async || store.probe().await.err()).await;
     is_transient_in_time(store.write(&more)).await;
+}
+
+#[tokio::test]
+async fn a_user_that_may_only_read_makes_the_server_unready_until_it_may_write_again() {
+    use crate::support::server;
+    let (set, folder) = (ReplicaSet::start(1, Access::Password).await, tempfile::tempdir().unwrap());
+    let admin = set.client().await.database("admin");
+    let may = |role: &str| doc! { "updateUser": "danmakud", "roles": [{ "role": role, "db": "d" }] };
+    let roles = ["readWrite", "dbAdmin"].map(|role| doc! { "role": role, "db": "d" });
+    admin.run_command(doc! { "createUser": "danmakud", "pwd": "p", "roles": roles.to_vec() }).await.unwrap();
+    let uri = set.uri(Some("danmakud:p")).replace("/?", "/d?") + "&authSource=admin";
+    let config = "[server]\nprobe_interval = \"100ms\"";
+    let server = server::Start::in_folder(folder.path()).config(config).args(&["--mongodb", &uri]).run();
+    let answers = async |word: &str| server.request("GET", "/readyz", "").await.2.contains(word);
+    server::until("it is ready", async || answers("ready\n").await).await;
+    admin.run_command(may("read")).await.unwrap();
+    let (status, _) = server.post("r1", "", &serde_json::json!({"text": "x"})).await;
+    assert_eq!(status, 201);
+    server::until("readiness tells it", async || answers("store_blocked").await).await;
+    admin.run_command(may("readWrite")).await.unwrap();
+    server::until("it is ready again", async || answers("ready\n").await).await;
+    assert_eq!(server.metric("danmaku_stored_total").await, 1);
 }
