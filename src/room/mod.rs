@@ -331,12 +331,12 @@ impl Room {
         is_over
     }
 
-    fn cut_end(&self) -> Seq {
-        self.lock().ring.cut_end()
-    }
-
-    fn batches_from(&self, from: Seq, limit: usize, into: &mut Vec<Arc<Batch>>) {
-        self.lock().ring.batches_from(from, limit, into);
+    /// Takes at most `limit` batches from the one that has `from`; gives the place after the last cut comment at that
+    /// moment.
+    fn batches_from(&self, from: Seq, limit: usize, into: &mut Vec<Arc<Batch>>) -> Seq {
+        let state = self.lock();
+        state.ring.batches_from(from, limit, into);
+        state.ring.cut_end()
     }
 
     fn count(&self, delivered: &Delivered) {

@@ -46,28 +46,30 @@ impl Thinner {
     /// Settles what each tier gets of the next batch.
     pub(super) fn cut(&mut self, batch: &[Arc<Posted>]) -> Shares {
         let mut shares = Shares::default();
-        let Some(now) = batch.last().map(|posted| posted.comment.ts) else { return shares };
+        let ts = |posted: &Arc<Posted>| posted.comment.ts;
+        let (Some(first), Some(last)) = (batch.first().map(ts), batch.last().map(ts)) else { return shares };
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let spared = count(batch.iter().filter(|posted| posted.is_spared()).count());
         let thinnable = count(batch.len()) - spared;
         for ((share, tier), rate) in shares.iter_mut().zip(&mut self.tiers).zip(Tier::RATES) {
-            *share = tier.cut(now, thinnable, spared, rate);
+            *share = tier.cut((first, last), thinnable, spared, rate);
         }
         shares
     }
 }
 
 impl Kept {
-    fn cut(&mut self, now: Timestamp, thinnable: u32, spared: u32, rate: u32) -> Share {
+    fn cut(&mut self, (first, last): (Timestamp, Timestamp), thinnable: u32, spared: u32, rate: u32) -> Share {
+        // A batch has a length: what came before is within a second of its first comment when it is of no other.
         while let Some((at, count)) = self.lately.front().copied()
-            && at <= now.minus(SECOND)
+            && at <= first.minus(SECOND)
         {
             self.lately.pop_front();
             self.in_second -= count;
         }
         let kept = thinnable.min(rate.saturating_sub(self.in_second));
         if kept > 0 {
-            self.lately.push_back((now, kept));
+            self.lately.push_back((last, kept));
             self.in_second += kept;
         }
         self.carried = self.carried.saturating_add(thinnable - kept);
@@ -109,15 +111,17 @@ mod tests {
     proptest! {
         #[test]
         fn no_second_has_more_than_the_rate_and_every_comment_is_kept_or_told(
-            batches in prop::collection::vec((0i64..700, 1usize..60), 1..60),
+            batches in prop::collection::vec((0i64..700, 1usize..60, 0i64..3), 1..60),
             rate in prop::sample::select(&Tier::RATES[..]),
         ) {
             let tier = Tier::at_most(rate).unwrap();
             let (mut thinner, mut now) = (Thinner::default(), 0);
             let (mut kept, mut told, mut all, mut pending) = (Vec::new(), 0, 0, 0);
-            for (pause, count) in batches {
+            for (pause, count, apart) in batches {
                 now += pause;
-                let batch = batch(&vec![now; count]);
+                let times: Vec<_> = (0..count as i64).map(|n| now + n * apart).collect();
+                now = times.last().copied().unwrap_or(now);
+                let batch = batch(&times);
                 let share = thinner.cut(&batch)[tier.index()];
                 let picked = pick(&batch, share);
                 prop_assert_eq!(picked.len(), share.total as usize);

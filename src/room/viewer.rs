@@ -237,17 +237,18 @@ impl Viewer {
             }
             // The common case: the viewer has had everything but the batches that were just cut. When it has had these
             // too, it is through: what is cut after them has a tick of its own.
+            let mut cut_end = out.next;
             let run = match (fresh.first(), fresh.last()) {
                 (_, Some(last)) if last.end() == out.next => return Flow::Done,
                 (Some(first), _) if first.first() == out.next => fresh,
                 _ => {
                     behind.clear();
-                    room.batches_from(out.next, PARTS, &mut behind);
+                    cut_end = room.batches_from(out.next, PARTS, &mut behind);
                     &behind
                 }
             };
-            // What stands before the oldest batch is gone; with no batch, all that was cut is.
-            let oldest = run.first().map_or_else(|| room.cut_end(), |first| first.first());
+            // What stands before the oldest batch is gone; with no batch, all that was cut by then is.
+            let oldest = run.first().map_or(cut_end, |first| first.first());
             if out.next < oldest {
                 let missed = oldest.since(out.next);
                 delivered.missed += missed;
