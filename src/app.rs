@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::config::{Config, StoreConfig};
 use crate::hub::{Housekeeper, Hub, HubParts};
 use crate::metrics::Metrics;
-use crate::relay::{Envelope, Loopback, RedisRelay, Relay};
+use crate::relay::{Heard, Loopback, RedisRelay, Relay};
 use crate::server::{self, Doors, Readiness, Wheel};
 use crate::shutdown::Shutdown;
 use crate::store::{AsideFile, CommentStore, EmbeddedStore, Flusher, Ledger, MongoStore, StoreError, WriteQueue};
@@ -58,7 +58,7 @@ impl App {
         let listener =
             TcpListener::bind(config.listen).await.with_context(|| format!("cannot listen on {}", config.listen))?;
         let store = open_store(config.store, &clock).await?;
-        let (relay, envelopes) = open_relay(config.redis, &metrics).await?;
+        let (relay, heard) = open_relay(config.redis, &metrics).await?;
         let queue = WriteQueue::new(config.queue, config.flusher.batch, Arc::clone(&metrics));
         let aside = AsideFile::new(config.data_dir.join("set-aside.jsonl"));
         let flusher =
@@ -72,8 +72,8 @@ impl App {
             metrics: Arc::clone(&metrics),
         };
         let hub = Hub::new(config.hub, parts);
-        if let Some(envelopes) = envelopes {
-            tokio::spawn(pump(envelopes, hub.clone()));
+        if let Some(heard) = heard {
+            tokio::spawn(pump(heard, hub.clone()));
         }
         tokio::spawn(Housekeeper::new(hub.clone(), HOUSEKEEPING, wire::online).run(shutdown.clone()));
         let address = listener.local_addr()?;
@@ -155,18 +155,18 @@ async fn open_store(config: StoreConfig, clock: &Clock) -> Result<Arc<dyn Commen
     }
 }
 
-type Opened = (Arc<dyn Relay>, Option<mpsc::Receiver<Envelope>>);
+type Opened = (Arc<dyn Relay>, Option<mpsc::Receiver<Heard>>);
 
 async fn open_relay(config: Option<crate::relay::RedisConfig>, metrics: &Arc<Metrics>) -> Result<Opened> {
     let Some(config) = config else { return Ok((Arc::new(Loopback), None)) };
-    let (relay, envelopes) = RedisRelay::connect(config, Arc::clone(metrics)).await.context("cannot use Redis")?;
+    let (relay, heard) = RedisRelay::connect(config, Arc::clone(metrics)).await.context("cannot use Redis")?;
     info!("joined with other nodes through Redis");
-    Ok((Arc::new(relay), Some(envelopes)))
+    Ok((Arc::new(relay), Some(heard)))
 }
 
 /// Brings what other nodes accepted to the hub, until the relay is gone.
-async fn pump(mut envelopes: mpsc::Receiver<Envelope>, hub: Hub) {
-    while let Some(envelope) = envelopes.recv().await {
-        hub.deliver(envelope);
+async fn pump(mut received: mpsc::Receiver<Heard>, hub: Hub) {
+    while let Some(heard) = received.recv().await {
+        hub.hear(heard);
     }
 }

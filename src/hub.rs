@@ -5,14 +5,14 @@
 
 mod entrance;
 mod flight;
+mod hearing;
 mod history;
 mod housekeeping;
 #[cfg(test)]
 mod testing;
 
-use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use entrance::{Entrance, Missed};
@@ -23,10 +23,11 @@ use crate::admission::{Admission, Judged};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::model::{AckLevel, Comment, Draft, Identity, Position, Posted, Refusal, RoomId, TextLimits, Timestamp};
-use crate::relay::{Envelope, Relay, RelayError};
+use crate::relay::{Relay, RelayError};
 use crate::room::{CutObserver, Published, Registry, RoomConfig, Sender, TooManyRooms};
 use crate::store::{CommentStore, Ledger, PushError, StoreError, WriteQueue};
 use flight::Flights;
+use hearing::Hearing;
 use history::WindowKey;
 use tokio::time::timeout;
 
@@ -80,8 +81,8 @@ struct Inner {
     pages: Pages,
     /// After a failed read, rooms are not warmed from the store before this moment (UTC milliseconds).
     cold_until: AtomicI64,
-    /// Rooms whose comments the relay was told to bring.
-    occupied: Mutex<HashSet<RoomId>>,
+    /// Rooms whose comments the relay was told to bring, and whether it does.
+    hearing: Hearing,
 }
 
 impl std::fmt::Debug for Hub {
@@ -112,8 +113,8 @@ impl Hub {
         let rooms = Registry::new(config.room.clone(), parts.clock.clone(), Arc::clone(&parts.metrics), observer);
         let (windows, pages) = (Flights::new(Arc::clone(&parts.metrics)), Flights::new(Arc::clone(&parts.metrics)));
         let cold_until = AtomicI64::new(i64::MIN);
-        let occupied = Mutex::default();
-        Self { inner: Arc::new(Inner { config, rooms, parts, windows, pages, cold_until, occupied }) }
+        let hearing = Hearing::default();
+        Self { inner: Arc::new(Inner { config, rooms, parts, windows, pages, cold_until, hearing }) }
     }
 
     /// Takes a comment: judges it, gives it its time, id and place, queues it for the store, and lets it out.
@@ -179,16 +180,6 @@ impl Hub {
     /// The configured wait and up to as much again, so that those who were refused together do not return together.
     fn retry_after(&self) -> Duration {
         self.inner.config.retry_after.mul_f64(1.0 + fastrand::f64())
-    }
-
-    /// Takes comments that another node accepted.
-    pub fn deliver(&self, envelope: Envelope) {
-        let count = envelope.comments.len();
-        let Some(room) = self.inner.rooms.get(&envelope.room) else { return };
-        // A room that was dropped meanwhile has nobody to deliver to.
-        if room.deliver(envelope.comments).is_ok() {
-            self.inner.parts.metrics.relay_received.inc_by(count as u64);
-        }
     }
 
     /// Waits for a read of the store, for the configured patience.

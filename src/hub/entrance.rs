@@ -1,8 +1,7 @@
 //! Coming into a room: with the newest comments, or after the cursor of an earlier visit.
 
-use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tracing::warn;
@@ -16,7 +15,7 @@ use crate::store::StoreError;
 pub(super) const COLD: Duration = Duration::from_secs(5);
 
 /// Most missed comments that are counted in the store for a viewer that comes back late.
-const MOST_COUNTED: u64 = 100_000;
+pub(super) const MOST_COUNTED: u64 = 100_000;
 
 /// A viewer in its room, and what it cannot be given any more.
 #[derive(Debug)]
@@ -52,8 +51,11 @@ impl Hub {
     ) -> Result<Entrance, Refusal> {
         loop {
             let room = self.inner.rooms.get_or_make(id).map_err(|full| self.no_room(full))?;
+            // Heard first and read then, so that no comment of another node falls in between.
+            self.await_hearing(&room).await;
             self.warm(&room).await;
-            let (begin, missed) = match since {
+            let is_mended = self.mend(&room).await;
+            let (begin, mut missed) = match since {
                 None => (Begin::Newest, Missed::Exactly(0)),
                 Some(cursor) => self.begin_after(&room, cursor).await,
             };
@@ -61,32 +63,16 @@ impl Hub {
             let Ok(mut joined) = room.join(Arc::clone(&socket), taste.clone(), begin) else { continue };
             let now = self.inner.parts.clock.now();
             joined.recent.retain(|posted| posted.comment.expire_at > now);
-            self.tell_occupied(id);
+            self.tell_occupied(&room);
+            if self.inner.parts.relay.is_joined() {
+                // What was fetched came late.
+                joined.recent.sort_by_key(|posted| posted.comment.position());
+            }
+            if since.is_some() && !is_mended {
+                missed = Missed::Unknown;
+            }
             return Ok(Entrance { joined, missed });
         }
-    }
-
-    /// Tells the relay of a room that has viewers from now on.
-    fn tell_occupied(&self, id: &RoomId) {
-        if self.inner.parts.relay.is_joined() && self.occupied().insert(id.clone()) {
-            self.inner.parts.relay.occupied(id);
-        }
-    }
-
-    /// Tells the relay of rooms that have no viewers any more.
-    pub(super) fn tell_vacated(&self) {
-        // A join counts its viewer before it takes this lock, so a room that is filling again is not given up.
-        self.occupied().retain(|id| {
-            let is_occupied = self.inner.rooms.get(id).is_some_and(|room| room.online() > 0);
-            if !is_occupied {
-                self.inner.parts.relay.vacated(id);
-            }
-            is_occupied
-        });
-    }
-
-    fn occupied(&self) -> MutexGuard<'_, HashSet<RoomId>> {
-        self.inner.occupied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where a viewer with this cursor begins, and what it has missed that the ring does not know of.
@@ -132,11 +118,11 @@ impl Hub {
     }
 
     /// Whether joins do without the store for now.
-    fn is_cold(&self) -> bool {
+    pub(super) fn is_cold(&self) -> bool {
         self.inner.parts.clock.now().millis() < self.inner.cold_until.load(Ordering::Relaxed)
     }
 
-    fn turn_cold(&self, error: &StoreError) {
+    pub(super) fn turn_cold(&self, error: &StoreError) {
         let until = self.inner.parts.clock.now().plus(COLD);
         self.inner.cold_until.store(until.millis(), Ordering::Relaxed);
         warn!(%error, "cannot read a room's comments from the store; viewers start without");

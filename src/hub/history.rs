@@ -87,6 +87,7 @@ impl Hub {
         let now = self.inner.parts.clock.now();
         let fresh = self.snapshot(room, from);
         let is_joined = joins(base.end, base.at, fresh.as_ref());
+        let is_joined = is_joined && self.knows_others(fresh.as_ref().map(|(_, fresh)| fresh), base.at, now);
         let mut comments = Vec::clone(&base.comments);
         if let Some((_, fresh)) = &fresh {
             comments = join_by_position(comments, comments_of(fresh));
@@ -155,7 +156,9 @@ impl Hub {
             return Ok(answer(here, limit, false, true));
         }
         // The page is as of the snapshot: of comments accepted since, the store may have a later one and not an earlier.
-        let until = here.iter().map(Comment::position).max().unwrap_or(before);
+        // Where other nodes may have later ones than the ring, the page cannot be whole, and shows what the store has.
+        let newest = here.iter().map(Comment::position).max().filter(|_| self.knows_others(ring, now, now));
+        let until = newest.unwrap_or(before);
         let base = self.load_page((room.clone(), until, limit), now, &snapshot).await?;
         if let Some((_, earlier)) = base.snapshot.as_ref() {
             let mut earlier = comments_of(earlier);
@@ -171,7 +174,8 @@ impl Hub {
         }
         let is_settled = base.snapshot.as_ref().as_ref().is_none_or(|(_, earlier)| earlier.overhang == 0);
         let end = base.snapshot.as_ref().as_ref().map(|(epoch, earlier)| (*epoch, earlier.end));
-        let is_joined = joins(end, base.at, snapshot.as_ref().as_ref());
+        let is_joined =
+            joins(end, base.at, snapshot.as_ref().as_ref()) && self.knows_others(ring, base.at, before.ts.min(now));
         Ok(answer(join_by_position(stored, here), limit, base.page.has_more, is_settled && is_joined))
     }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::hub::testing::{PATIENCE, Scene, tick};
 use crate::model::test_comment;
-use crate::relay::Envelope;
+use crate::relay::{Envelope, Heard};
 use crate::room::testing::{BEGUN, room_id};
 use crate::store::Fault;
 
@@ -174,7 +174,7 @@ async fn comments_that_came_late_from_another_node_stand_in_their_place() {
     let comments = vec![test_comment("r", now + 5, 1, "a"), test_comment("r", now - 5, 2, "b")];
     all.extend(comments.clone());
     all.sort_by_key(Comment::position);
-    scene.hub.deliver(Envelope { room: room_id(), comments });
+    scene.hub.hear(Heard::Comments(Envelope { room: room_id(), comments }));
     let answer = scene.hub.recent(&room_id(), WINDOW, 100).await;
     assert!(answer.is_from_memory);
     assert_eq!(answer.comments, all);

@@ -37,6 +37,7 @@ impl Housekeeper {
                 _ = shutdown.begun() => return,
                 _ = ticks.tick() => drop(self.run_once()),
             }
+            self.hub.mend_all().await;
         }
     }
 

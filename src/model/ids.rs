@@ -112,6 +112,13 @@ impl CommentId {
         Self(ObjectId::from_parts(seconds, process, [c1, c2, c3]))
     }
 
+    /// The process that made it.
+    #[must_use]
+    pub fn process(self) -> [u8; 5] {
+        let [_, _, _, _, process @ .., _, _, _] = self.0.bytes();
+        process
+    }
+
     /// The smallest id there is.
     pub const MIN: Self = Self(ObjectId::from_bytes([0; 12]));
 

@@ -1,5 +1,5 @@
-//! How nodes pass comments to each other. A relay never calls the hub: what arrives is yielded as [`Envelope`]s, which
-//! the application pumps into the hub.
+//! How nodes pass comments to each other. A relay never calls the hub: what is heard, and when hearing begins and
+//! ends, is yielded as [`Heard`], which the application pumps into the hub.
 //!
 //! [`Loopback`] is for a single node, [`RedisRelay`] joins several through Redis Pub/Sub.
 
@@ -26,6 +26,18 @@ pub struct Envelope {
     pub comments: Vec<Comment>,
 }
 
+/// What comes from the other nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Heard {
+    /// Comments that another node accepted.
+    Comments(Envelope),
+    /// Whatever is passed on in this room from here on is heard; of what was passed on before, some may be missing. It
+    /// comes each time a room is [occupied](Relay::occupied), and again whenever something was missed in between.
+    Begun(RoomId),
+    /// Nothing is heard any more in any room, possibly for some seconds already, until its [`Heard::Begun`] comes.
+    Lost,
+}
+
 /// Why other nodes cannot be reached. Local delivery and storing go on.
 #[derive(Debug, Error)]
 #[error("the relay cannot be reached: {detail}")]
@@ -44,7 +56,8 @@ pub trait Relay: Send + Sync + 'static {
     /// they are dropped for other nodes and counted.
     fn forward(&self, room: &RoomId, comments: &[Arc<Posted>]);
 
-    /// Tells that the room has viewers here from now on, so that its comments are wanted.
+    /// Tells that the room has viewers here from now on, so that its comments are wanted. They are heard once
+    /// [`Heard::Begun`] comes.
     fn occupied(&self, room: &RoomId);
 
     /// Tells that the room has no viewers here any more.

@@ -6,6 +6,7 @@
 
 mod batch;
 mod fanout;
+mod hearing;
 mod nonces;
 mod pace;
 mod registry;
@@ -26,6 +27,7 @@ use tokio::time::Instant;
 
 pub use batch::{Batch, MAX_BATCH, Taste};
 pub use fanout::CutObserver;
+pub use hearing::{Fetched, SETTLING};
 pub use registry::{Registry, TooManyRooms};
 pub use ring::Ring;
 pub use seat::{Begin, Joined, Reach, Seat};
@@ -34,6 +36,7 @@ pub use viewer::{Delivered, Flow, Viewer};
 use crate::metrics::Metrics;
 use crate::model::{Comment, CommentId, Cursor, Epoch, Nonce, Posted, Role, RoomId, Seq, Socket, Timestamp, UserId};
 use fanout::Audience;
+use hearing::Hole;
 use nonces::Nonces;
 use registry::Ids;
 
@@ -91,6 +94,9 @@ pub struct Snapshot {
     pub comments: Vec<Arc<Posted>>,
     /// The ring has every comment of the room from this moment on.
     pub whole_from: Timestamp,
+    /// Since when comments of other nodes are heard without a break: [`Timestamp::MAX`] while they are not,
+    /// [`Timestamp::MIN`] when nothing can be missing.
+    pub hears_since: Timestamp,
     /// Comments that have left the ring and are not known to be in the store: neither can give them.
     pub overhang: usize,
     /// The place after the newest comment in the ring.
@@ -112,6 +118,8 @@ pub struct Room {
     dirty: Notify,
     /// Done once the comments from before this life of the room were put in front of the ring.
     pub(crate) warmed: OnceCell<()>,
+    /// Held while what other nodes accepted unheard is fetched, so that those who need it wait for one read.
+    pub(crate) mending: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -122,6 +130,8 @@ struct State {
     last_id: CommentId,
     last_used: Instant,
     is_retired: bool,
+    /// What other nodes accepted unheard; none on a node that is alone.
+    hole: Option<Hole>,
 }
 
 impl Room {
@@ -134,6 +144,7 @@ impl Room {
             last_id: CommentId::MIN,
             last_used: Instant::now(),
             is_retired: false,
+            hole: ids.observer().is_some().then(|| Hole::deaf_from(now)),
         };
         Self {
             id,
@@ -145,6 +156,7 @@ impl Room {
             audience: Audience::default(),
             dirty: Notify::new(),
             warmed: OnceCell::new(),
+            mending: tokio::sync::Mutex::default(),
         }
     }
 
@@ -210,11 +222,13 @@ impl Room {
     ///
     /// # Errors
     /// [`Retired`]: find the room again.
-    pub fn deliver(&self, comments: Vec<Comment>) -> Result<(), Retired> {
+    pub fn deliver(&self, mut comments: Vec<Comment>) -> Result<(), Retired> {
         let mut state = self.lock();
         if state.is_retired {
             return Err(Retired);
         }
+        // The store may have been faster than the relay.
+        state.leave_out_known(&mut comments);
         for comment in comments {
             let posted = Posted::foreign(comment, state.ring.next());
             state.ring.push(Arc::new(posted));
@@ -280,9 +294,11 @@ impl Room {
     #[must_use]
     pub fn snapshot(&self, from: Timestamp) -> Snapshot {
         let state = self.lock();
+        let hears_since = state.hears_since();
         Snapshot {
+            hears_since,
             comments: state.ring.iter().filter(|posted| posted.comment.ts >= from).cloned().collect(),
-            whole_from: state.ring.whole_from(),
+            whole_from: state.ring.whole_from().max(hears_since),
             overhang: self.overhang.load(Ordering::Acquire),
             end: state.ring.next(),
             start: state.ring.start(),

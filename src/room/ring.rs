@@ -103,6 +103,20 @@ impl Ring {
         }
     }
 
+    /// Leaves `count` places to comments that never were here: whoever goes on from before them is told how many it
+    /// missed, those included that are here now.
+    pub fn skip(&mut self, count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.cut();
+        while !self.batches.is_empty() {
+            self.drop_oldest();
+        }
+        self.may_prepend = false;
+        self.next = Seq(self.next.0.saturating_add(count));
+    }
+
     /// Closes what has come since the last cut into a batch.
     pub fn cut(&mut self) {
         if !self.open.is_empty() {

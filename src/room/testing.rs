@@ -215,3 +215,10 @@ pub(crate) fn enter(room: &Arc<Room>, socket: &Arc<FakeSocket>, begin: Begin) ->
 pub(crate) fn by<'a>(mark: Option<(&'a UserId, &'a Nonce)>) -> Sender<'a> {
     Sender { role: Role::Viewer, mark }
 }
+
+impl Room {
+    /// The cursor of a viewer that has had everything.
+    pub(crate) fn newest_cursor(&self) -> crate::model::Cursor {
+        self.lock().ring.cursor()
+    }
+}

@@ -12,6 +12,7 @@ mod http;
 mod mongo;
 mod mongo_contract;
 mod mongo_faults;
+mod nodes;
 mod protocol;
 mod redis_relay;
 mod resume;

@@ -3,7 +3,7 @@
 //! A room's channel is subscribed only while the room has viewers here. A message carries all new comments of a room
 //! since its last tick. Redis away means that other nodes wait: what fits the queue is published once Redis is back,
 //! what does not is dropped for them and counted; local delivery and storing never notice. Comments that others
-//! publish while this node is not connected do not come again.
+//! publish while this node is not connected do not come again; [`Heard::Begun`] tells where the hole ends.
 
 mod publisher;
 mod subscriber;
@@ -24,7 +24,7 @@ use url::Url;
 
 use self::publisher::Outgoing;
 use super::codec::{self, NodeId};
-use super::{Envelope, Relay, RelayError};
+use super::{Heard, Relay, RelayError};
 use crate::metrics::Metrics;
 use crate::model::{Posted, RoomId};
 
@@ -97,18 +97,18 @@ impl fmt::Debug for RedisRelay {
 
 impl RedisRelay {
     /// Starts the two tasks, and waits up to 2 s for Redis. That Redis is away is no error: a node must be able to
-    /// start then, and it joins the others when Redis comes. The receiver yields what other nodes accepted.
+    /// start then, and it joins the others when Redis comes. The receiver yields what comes from other nodes.
     ///
     /// # Errors
     /// [`RelayError`] when the address is not one of Redis; the configuration must be changed.
     pub async fn connect(
         config: RedisConfig,
         metrics: Arc<Metrics>,
-    ) -> Result<(Self, mpsc::Receiver<Envelope>), RelayError> {
+    ) -> Result<(Self, mpsc::Receiver<Heard>), RelayError> {
         let client = Client::open(config.url.as_str())
             .map_err(|error| RelayError { detail: format!("{}: {error}", config.shown_url()) })?;
         let (outgoing, queue) = mpsc::channel(config.max_queued.max(1));
-        let (envelopes, received) = mpsc::channel(config.max_received.max(1));
+        let (heard, received) = mpsc::channel(config.max_received.max(1));
         let node = fastrand::u64(..).to_be_bytes();
         let stop = CancellationToken::new();
         let shared = Arc::new(Shared {
@@ -127,7 +127,7 @@ impl RedisRelay {
         });
         let tasks = TaskTracker::new();
         tasks.spawn(publisher::run(Arc::clone(&shared), queue));
-        tasks.spawn(subscriber::run(Arc::clone(&shared), outgoing.downgrade(), envelopes));
+        tasks.spawn(subscriber::run(Arc::clone(&shared), outgoing.downgrade(), heard));
         tasks.close();
         let mut is_up = shared.is_up.subscribe();
         if timeout(ANSWER_WITHIN, is_up.wait_for(|is_up| *is_up)).await.is_err() {

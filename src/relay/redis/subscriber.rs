@@ -14,8 +14,8 @@ use tokio::time::{Instant, MissedTickBehavior, error::Elapsed, interval_at, slee
 use super::publisher::Outgoing;
 use super::{ANSWER_WITHIN, Shared, backoff, is_told, lock};
 use crate::model::RoomId;
-use crate::relay::Envelope;
 use crate::relay::codec::{self, Batch, NodeId};
+use crate::relay::{Envelope, Heard};
 
 /// How often a probe goes out. One that is not back when the next is due means a dead connection, so that a
 /// half-open one is noticed within two periods and reopened well within 10 s. A quiet room needs no other sign of life.
@@ -41,9 +41,10 @@ enum Lost {
 }
 
 /// Keeps a connection until told to stop. `outgoing` is weak: the queue ends with the relay's handle.
-pub(super) async fn run(shared: Arc<Shared>, outgoing: mpsc::WeakSender<Outgoing>, envelopes: mpsc::Sender<Envelope>) {
+pub(super) async fn run(shared: Arc<Shared>, outgoing: mpsc::WeakSender<Outgoing>, heard: mpsc::Sender<Heard>) {
     let stop = shared.stop.clone();
-    let mut subscriber = Subscriber { shared, outgoing, envelopes, rooms: HashSet::new(), seen: HashMap::new() };
+    let mut subscriber =
+        Subscriber { shared, outgoing, heard, rooms: HashSet::new(), owed: HashSet::new(), seen: HashMap::new() };
     let mut attempt = 0;
     loop {
         let begun = Instant::now();
@@ -51,6 +52,10 @@ pub(super) async fn run(shared: Arc<Shared>, outgoing: mpsc::WeakSender<Outgoing
         let was_up = *subscriber.shared.is_up.borrow();
         subscriber.shared.set_up(false);
         let Some(Err(error)) = ended else { return };
+        // Waits, as nothing is received meanwhile. Nobody at the other end is no reason to stop.
+        if was_up && stop.run_until_cancelled(subscriber.heard.send(Heard::Lost)).await.is_none() {
+            return;
+        }
         // A connection that did not last is not a recovery: the next attempt waits longer.
         attempt = if was_up && begun.elapsed() > PROBE_EVERY { 1 } else { attempt + 1 };
         if is_told(attempt) {
@@ -65,9 +70,11 @@ pub(super) async fn run(shared: Arc<Shared>, outgoing: mpsc::WeakSender<Outgoing
 struct Subscriber {
     shared: Arc<Shared>,
     outgoing: mpsc::WeakSender<Outgoing>,
-    envelopes: mpsc::Sender<Envelope>,
+    heard: mpsc::Sender<Heard>,
     /// The rooms subscribed on this connection.
     rooms: HashSet<RoomId>,
+    /// Those of them whose [`Heard::Begun`] is due: what comes for them before it is told is dropped.
+    owed: HashSet<RoomId>,
     /// The last message had of each node, which tells what was published again. It outlives the connection.
     seen: HashMap<NodeId, u64>,
 }
@@ -78,6 +85,7 @@ impl Subscriber {
         let (mut sink, mut stream) = timeout(ANSWER_WITHIN, self.shared.client.get_async_pubsub()).await??.split();
         timeout(ANSWER_WITHIN, sink.subscribe(&self.shared.own_channel)).await??;
         self.rooms.clear();
+        self.owed.clear();
         {
             let mut wanted = lock(&self.shared.wanted);
             wanted.touched = wanted.rooms.clone();
@@ -90,13 +98,14 @@ impl Subscriber {
     }
 
     async fn receive(&mut self, sink: &mut PubSubSink, stream: &mut PubSubStream) -> Result<(), Lost> {
-        let shared = Arc::clone(&self.shared);
+        let (shared, heard) = (Arc::clone(&self.shared), self.heard.clone());
         let mut probe = None;
         let mut due = interval_at(Instant::now() + PROBE_EVERY, PROBE_EVERY);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                biased; // Messages first: a probe may be waiting among them.
+                biased; // What hearing begins with goes before what is heard, and messages before a probe among them.
+                Ok(permit) = heard.reserve(), if !self.owed.is_empty() => self.tell_begun(permit),
                 message = stream.next() => self.take(&message.ok_or(Lost::Closed)?),
                 () = shared.wanted_changed.notified() => self.follow_wanted(sink).await?,
                 _ = due.tick() => probe = self.next_probe(probe)?,
@@ -113,8 +122,9 @@ impl Subscriber {
                 match (wanted.rooms.contains(&room), self.rooms.contains(&room)) {
                     (true, false) => gained.push(room),
                     (false, true) => given_up.push(room),
-                    // It changed and changed back.
-                    _ => {}
+                    // It changed and changed back: whoever asks again is answered again.
+                    (true, true) => drop(self.owed.insert(room)),
+                    (false, false) => {}
                 }
             }
         }
@@ -124,11 +134,20 @@ impl Subscriber {
         for rooms in given_up.chunks(MAX_CHANNELS) {
             timeout(ANSWER_WITHIN, sink.unsubscribe(self.channels(rooms))).await??;
         }
+        self.owed.extend(gained.iter().cloned());
         self.rooms.extend(gained);
         given_up.iter().for_each(|room| {
             self.rooms.remove(room);
+            self.owed.remove(room);
         });
         Ok(())
+    }
+
+    fn tell_begun(&mut self, permit: mpsc::Permit<'_, Heard>) {
+        if let Some(room) = self.owed.iter().next().cloned() {
+            self.owed.remove(&room);
+            permit.send(Heard::Begun(room));
+        }
     }
 
     fn channels(&self, rooms: &[RoomId]) -> Vec<String> {
@@ -159,8 +178,11 @@ impl Subscriber {
                 let count = comments.len() as u64;
                 self.shared.metrics.relay_received.inc_by(count);
                 // Never waits: behind this is an unbounded queue of the driver, which would grow instead.
-                if self.envelopes.try_send(Envelope { room, comments }).is_err() {
+                let is_dropped = self.owed.contains(&room)
+                    || self.heard.try_send(Heard::Comments(Envelope { room: room.clone(), comments })).is_err();
+                if is_dropped {
                     self.shared.metrics.relay_missed.inc_by(count);
+                    self.owed.insert(room);
                 }
             }
             Err(error) => {

@@ -1,0 +1,155 @@
+//! A node that did not hear the others says so, and catches up.
+
+use super::super::testing::{Scene, Told, tick};
+use super::*;
+use crate::hub::{Entrance, Housekeeper, Missed};
+use crate::model::{Comment, Cursor, test_comment};
+use crate::room::testing::{FakeSocket, Frame, config, own_frame, room_id};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn scene() -> Scene {
+    Scene::with(config(100), 1000, true)
+}
+
+/// A comment that another node accepted just now and has stored.
+fn elsewhere(scene: &Scene, n: u32) -> Comment {
+    let comment = test_comment("r", scene.clock.now().millis(), n, "elsewhere");
+    scene.memory.put(&comment);
+    comment
+}
+
+fn relayed(scene: &Scene, comment: &Comment) {
+    scene.hub.hear(Heard::Comments(Envelope { room: room_id(), comments: vec![comment.clone()] }));
+}
+
+/// Lets a viewer in, with a relay that answers.
+async fn join(scene: &Scene, since: Option<Cursor>) -> (Entrance, Arc<FakeSocket>) {
+    scene.relay.told.lock().unwrap().clear();
+    let answer = async {
+        while !scene.relay.told.lock().unwrap().contains(&Told::Occupied(room_id())) {
+            tokio::task::yield_now().await;
+        }
+        scene.hub.hear(Heard::Begun(room_id()));
+    };
+    tokio::join!(scene.join(since), answer).0
+}
+
+fn vacate(scene: &Scene) {
+    let online = |online| own_frame(u32::try_from(online).unwrap(), 0);
+    Housekeeper::new(scene.hub.clone(), MINUTE, online).run_once();
+}
+
+fn recent(entrance: &Entrance) -> Vec<Comment> {
+    entrance.joined.recent.iter().map(|posted| posted.comment.clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_that_was_only_posted_to_never_passes_for_whole() {
+    let scene = scene();
+    let here = scene.say(1);
+    scene.flush(1);
+    scene.pass(Duration::from_secs(1));
+    let there = elsewhere(&scene, 1);
+    let window = scene.hub.recent(&room_id(), MINUTE, 100).await;
+    assert_eq!((window.comments, window.is_complete), (vec![here[0].clone(), there.clone()], false));
+    let page = scene.hub.page(&room_id(), None, 100).await.unwrap();
+    assert_eq!((page.comments.len(), page.is_complete), (2, false));
+    scene.pass(SETTLING * 2);
+    let page = scene.hub.page(&room_id(), Some(there.position()), 100).await.unwrap();
+    assert_eq!((page.comments, page.is_complete), (here.clone(), true), "all nodes have stored what is so old");
+    assert_eq!(recent(&join(&scene, None).await.0), [here[0].clone(), there]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_that_is_heard_long_enough_is_whole_from_memory() {
+    let scene = scene();
+    let (_entrance, socket) = join(&scene, None).await;
+    assert!(!scene.hub.recent(&room_id(), MINUTE, 100).await.is_complete, "others may have comments not stored yet");
+    // Accepted before hearing began, stored since.
+    let late = elsewhere(&scene, 1);
+    scene.pass(SETTLING);
+    let window = scene.hub.recent(&room_id(), MINUTE, 100).await;
+    assert_eq!((&window.comments, window.is_complete), (&vec![late.clone()], true));
+    scene.hub.mend_all().await;
+    let window = scene.hub.recent(&room_id(), MINUTE, 100).await;
+    assert_eq!((window.comments, window.is_complete, window.is_from_memory), (vec![late], true, true));
+    tick().await;
+    assert_eq!(socket.places().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_to_a_room_that_was_vacated_gets_what_it_missed() {
+    let scene = scene();
+    let (entrance, socket) = join(&scene, None).await;
+    let first = scene.say(1);
+    tick().await;
+    let cursor = entrance.joined.seat.room().newest_cursor();
+    assert_eq!(socket.places().len(), 1);
+    scene.pass(SETTLING * 2);
+    scene.hub.mend_all().await;
+    drop(entrance);
+    vacate(&scene);
+    scene.pass(Duration::from_secs(7));
+    scene.flush(1);
+    let missed: Vec<_> = (1..6).map(|n| elsewhere(&scene, n)).collect();
+    let all: Vec<_> = first.into_iter().chain(missed).collect();
+    let window = scene.hub.recent(&room_id(), MINUTE, 100).await;
+    assert_eq!((&window.comments, window.is_complete), (&all, false));
+    let (back, socket) = join(&scene, Some(cursor)).await;
+    assert_eq!((back.missed, back.joined.is_resumed), (Missed::Exactly(0), true));
+    assert_eq!(socket.places().len(), 5, "each once");
+    assert_eq!(recent(&scene.join(None).await.0), all);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stays_while_the_relay_is_lost_gets_the_rest_from_the_store_and_once() {
+    let scene = scene();
+    let (_entrance, socket) = join(&scene, None).await;
+    scene.pass(SETTLING);
+    scene.hub.mend_all().await;
+    assert!(scene.hub.recent(&room_id(), MINUTE, 100).await.is_complete);
+    scene.hub.hear(Heard::Lost);
+    scene.pass(Duration::from_secs(2));
+    let missed = elsewhere(&scene, 1);
+    let window = scene.hub.recent(&room_id(), MINUTE, 100).await;
+    assert_eq!((window.comments.len(), window.is_complete), (1, false));
+    scene.hub.mend_all().await;
+    scene.hub.hear(Heard::Begun(room_id()));
+    relayed(&scene, &missed);
+    let heard = elsewhere(&scene, 2);
+    relayed(&scene, &heard);
+    scene.pass(SETTLING);
+    scene.hub.mend_all().await;
+    tick().await;
+    assert_eq!(socket.places().len(), 2);
+    let window = scene.hub.recent(&room_id(), MINUTE, 100).await;
+    assert_eq!((window.comments.len(), window.is_complete, window.is_from_memory), (2, true, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_the_ring_holds_is_told_as_a_gap() {
+    let scene = scene();
+    let (_entrance, socket) = join(&scene, None).await;
+    scene.pass(SETTLING * 4);
+    scene.hub.mend_all().await;
+    scene.hub.hear(Heard::Lost);
+    (0..130).for_each(|n| drop(elsewhere(&scene, n)));
+    scene.pass(Duration::from_secs(2));
+    scene.hub.mend_all().await;
+    tick().await;
+    let told: u64 = socket.frames().iter().map(|frame| if let Frame::Gap(n) = frame { *n } else { 0 }).sum();
+    assert_eq!((told, socket.places().len()), (30, 100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_store_who_comes_back_is_told_that_something_may_be_missing() {
+    let scene = scene();
+    let (entrance, _socket) = join(&scene, None).await;
+    let cursor = entrance.joined.seat.room().newest_cursor();
+    drop(entrance);
+    vacate(&scene);
+    scene.pass(MINUTE);
+    scene.store.fail_until_told(crate::store::Fault::Refuse);
+    assert_eq!(join(&scene, Some(cursor)).await.0.missed, Missed::Unknown);
+}
