@@ -31,8 +31,8 @@ pub struct Entrance {
 pub enum Missed {
     /// So many.
     Exactly(u64),
-    /// The store could not be asked.
-    Unknown,
+    /// So many or more: the store could not be asked, some have expired, or they are too many to count.
+    AtLeast(u64),
 }
 
 impl Hub {
@@ -69,7 +69,7 @@ impl Hub {
                 joined.recent.sort_by_key(|posted| posted.comment.position());
             }
             if since.is_some() && !is_mended {
-                missed = Missed::Unknown;
+                missed = Missed::AtLeast(0);
             }
             return Ok(Entrance { joined, missed });
         }
@@ -81,15 +81,18 @@ impl Hub {
             return (Begin::After(cursor), Missed::Exactly(0));
         };
         if self.is_cold() {
-            return (Begin::From(start), Missed::Unknown);
+            return (Begin::From(start), Missed::AtLeast(0));
         }
+        // What was said right after the cursor may have left the store since.
+        let has_expired = cursor.position.ts < self.inner.parts.clock.now().minus(self.inner.config.retention);
         let before = oldest.unwrap_or(Position::END);
         let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.position, before, MOST_COUNTED));
         let missed = match counted.await {
+            Ok(count) if count >= MOST_COUNTED || has_expired => Missed::AtLeast(count),
             Ok(count) => Missed::Exactly(count),
             Err(error) => {
                 self.turn_cold(&error);
-                Missed::Unknown
+                Missed::AtLeast(0)
             }
         };
         (Begin::From(start), missed)

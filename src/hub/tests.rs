@@ -103,7 +103,7 @@ async fn who_comes_back_does_not_wait_for_a_store_that_is_away() {
     let begun = Instant::now();
     for _ in 0..3 {
         let (entrance, _) = scene.join(Some(foreign(&earlier[0]))).await;
-        assert_eq!(entrance.missed, Missed::Unknown);
+        assert_eq!(entrance.missed, Missed::AtLeast(0));
         assert_eq!(begun.elapsed(), PATIENCE);
     }
 }
@@ -121,7 +121,7 @@ async fn who_comes_back_from_another_life_gets_the_rest_or_its_exact_number() {
         assert_eq!(missed + told + socket.places().len() as u64, 599 - seen as u64, "after {seen}");
     }
     scene.store.fail_until_told(Fault::Refuse);
-    assert_eq!(scene.join(Some(foreign(&said[0]))).await.0.missed, Missed::Unknown);
+    assert_eq!(scene.join(Some(foreign(&said[0]))).await.0.missed, Missed::AtLeast(0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,4 +295,13 @@ async fn a_probe_that_is_late_through_the_relay_is_not_laid_to_the_store() {
     scene.relay.hangs.store(false, std::sync::atomic::Ordering::Relaxed);
     scene.store.fail_until_told(Fault::Slow(Duration::from_secs(60)));
     assert_eq!(scene.hub.probe().await.unwrap_err().code(), "store_unavailable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_after_the_retention_is_told_that_more_may_be_missing() {
+    let scene = Scene::new(10);
+    let seen = test_comment("r", BEGUN, 1, "seen long ago");
+    scene.pass(Duration::from_secs(2 * 3600));
+    let (entrance, _socket) = scene.join(Some(foreign(&seen))).await;
+    assert_eq!(entrance.missed, Missed::AtLeast(0));
 }

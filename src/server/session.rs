@@ -26,7 +26,7 @@ use crate::model::{AckLevel, BatchEncoder as _, Cursor, Identity, Nonce, Posted,
 use crate::room::{Flow, Joined, Taste};
 use crate::wire::{
     ClientFrame, CloseReason, ErrorView, Hello, JsonEncoder, Limits, TooManyFragments, ack, bye, close_frame, error,
-    gap_unknown, pong,
+    gap_at_least, pong,
 };
 
 /// How long a client may take to close its side after ours.
@@ -331,7 +331,7 @@ fn greet(doors: &Doors, opening: &Opening, joined: &Joined, missed: Missed) {
     let _second_frame = match missed {
         Missed::Exactly(0) => true,
         Missed::Exactly(missed) => joined.seat.send(JsonEncoder.gap(missed)),
-        Missed::Unknown => joined.seat.send(gap_unknown()),
+        Missed::AtLeast(missed) => joined.seat.send(gap_at_least(missed)),
     };
 }
 

@@ -16,4 +16,4 @@ pub use compress::{CompressedEncoder, Compression};
 pub use fragments::{FragmentMeter, TooManyFragments};
 pub use frame::{PING, close_frame, text_frame};
 pub use json::{CommentView, ErrorView};
-pub use server::{Hello, JsonEncoder, Limits, ack, bye, error, gap_unknown, online, pong};
+pub use server::{Hello, JsonEncoder, Limits, ack, bye, error, gap_at_least, online, pong};

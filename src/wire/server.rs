@@ -186,10 +186,10 @@ impl BatchEncoder for JsonEncoder {
     }
 }
 
-/// Tells that comments are missing and nobody knows how many: the store could not be asked.
+/// Tells that at least so many comments are missing; how many exactly, nobody can say.
 #[must_use]
-pub fn gap_unknown() -> Bytes {
-    ServerFrame::Gap { missed: 0, exact: false }.to_bytes()
+pub fn gap_at_least(missed: u64) -> Bytes {
+    ServerFrame::Gap { missed, exact: false }.to_bytes()
 }
 
 /// Acknowledges a send at its level.
@@ -256,7 +256,7 @@ mod tests {
         let thinned = JsonEncoder.comments(&FrameHead { cursor, left_out: Some(7) }, &[&posted]);
         assert_eq!(parsed(&thinned)["leftOut"], 7);
         assert_eq!(parsed(&JsonEncoder.gap(123)), json!({"type": "gap", "missed": 123}));
-        assert_eq!(parsed(&gap_unknown()), json!({"type": "gap", "missed": 0, "exact": false}));
+        assert_eq!(parsed(&gap_at_least(0)), json!({"type": "gap", "missed": 0, "exact": false}));
         assert_eq!(parsed(&pong()), json!({"type": "pong"}));
         assert_eq!(parsed(&online(12)), json!({"type": "room", "online": 12}));
         let nonce = Nonce::parse("n1").unwrap();
