@@ -77,14 +77,16 @@ impl Hub {
 
     /// Where a viewer with this cursor begins, and what it has missed that the ring does not know of.
     async fn begin_after(&self, room: &Room, cursor: Cursor) -> (Begin, Missed) {
+        // What was said right after the cursor may have left the store since, and then nobody knows of it.
+        let has_expired = cursor.epoch != room.epoch()
+            && cursor.position.ts > Timestamp::MIN
+            && cursor.position.ts < self.inner.parts.clock.now().minus(self.inner.config.retention);
         let Reach::Before { start, oldest } = room.reach(&cursor) else {
-            return (Begin::After(cursor), Missed::Exactly(0));
+            return (Begin::After(cursor), if has_expired { Missed::AtLeast(0) } else { Missed::Exactly(0) });
         };
         if self.is_cold() {
             return (Begin::From(start), Missed::AtLeast(0));
         }
-        // What was said right after the cursor may have left the store since.
-        let has_expired = cursor.position.ts < self.inner.parts.clock.now().minus(self.inner.config.retention);
         let before = oldest.unwrap_or(Position::END);
         let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.position, before, MOST_COUNTED));
         let missed = match counted.await {
