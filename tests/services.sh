@@ -19,8 +19,16 @@ as_root() {
         # Without a terminal nobody can type a password: fail instead of waiting for one.
         sudo --non-interactive "$@"
     else
-        fail "installing redis-server needs root or sudo; install it yourself and run this again"
+        fail "installing a package needs root or sudo; install what is named above yourself and run this again"
     fi
+}
+
+install_package() {
+    command -v apt-get >/dev/null || fail "$1 is missing, and there is no apt-get to install it with"
+    echo "services: installing $1"
+    as_root apt-get update -q >/dev/null || fail "apt-get update failed; install $1 yourself"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$1" \
+        </dev/null >/dev/null || fail "apt-get cannot install $1; install it yourself"
 }
 
 works() {
@@ -60,11 +68,7 @@ fi
 echo "services: mongod is $mongod ($("$mongod" --version | head -n 1))"
 
 if ! command -v redis-server >/dev/null; then
-    command -v apt-get >/dev/null || fail "there is no redis-server and no apt-get to install it with"
-    echo "services: installing redis-server"
-    as_root apt-get update -q >/dev/null || fail "apt-get update failed; install redis-server yourself"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends redis-server \
-        </dev/null >/dev/null || fail "apt-get cannot install redis-server; install it yourself"
+    install_package redis-server
 fi
 redis=$(command -v redis-server) || fail "redis-server was installed but is not on PATH"
 echo "services: redis-server is $redis ($("$redis" --version | cut -d ' ' -f 1-3))"
@@ -77,7 +81,11 @@ if [ "$(cat "$venv/made-of" 2>/dev/null)" != "${packages[*]}" ] ||
     command -v python3 >/dev/null || fail "the independent clients need python3 with venv and pip"
     rm -rf "$venv"
     mkdir -p "$services"
-    python3 -m venv "$venv" >/dev/null || fail "python3 cannot make a virtual environment; install python3-venv"
+    if ! python3 -m venv "$venv" >/dev/null 2>&1; then
+        # Debian's own python3 leaves this part to another package.
+        install_package python3-venv
+        python3 -m venv "$venv" >/dev/null || fail "python3 cannot make a virtual environment"
+    fi
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${packages[@]}" ||
         fail "pip cannot install ${packages[*]} into $venv"
     echo "${packages[*]}" >"$venv/made-of"
