@@ -134,6 +134,12 @@ async fn a_quiet_viewer_that_answers_pings_stays_and_one_that_does_not_goes() {
     let joined = Instant::now();
     let seen = async {
         while !matches!(quiet.see().await, Seen::Frame(frame) if frame["type"] == "room" && frame["online"] == 1) {}
+        // It may be told before the others come; it goes on reading, and answering pings, until they are gone.
+        until("the others are gone", async || {
+            let _frames = timeout(Duration::from_millis(50), quiet.see()).await;
+            server.metric("danmaku_viewers").await <= 1
+        })
+        .await;
     };
     let gone = async {
         let [first, second] = &mut lost;
