@@ -124,13 +124,12 @@ impl Hub {
     /// # Errors
     /// The [`Refusal`] for the sender; nobody else has seen the comment, and it leaves no trace.
     pub fn publish(&self, who: &Identity, room: &RoomId, draft: &Draft) -> Result<Published, Refusal> {
-        let published = self.try_publish(who, room, draft);
-        match &published {
-            Ok(Published::Resent(_)) => drop(self.inner.parts.metrics.resent.inc()),
-            // The doors count refusals, for most drafts that are refused there never come here.
-            Ok(Published::Accepted(_)) | Err(_) => {}
+        // The doors count refusals, for most drafts that are refused there never come here.
+        let published = self.try_publish(who, room, draft)?;
+        if matches!(published, Published::Resent(_)) {
+            self.inner.parts.metrics.resent.inc();
         }
-        published
+        Ok(published)
     }
 
     fn try_publish(&self, who: &Identity, room: &RoomId, draft: &Draft) -> Result<Published, Refusal> {

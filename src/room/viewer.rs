@@ -5,7 +5,7 @@
 //! the room's tick, which writes to sockets that have room, and the viewer's session, once its socket was full.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{ErrorKind, IoSlice};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -271,10 +271,20 @@ impl Viewer {
         }
     }
 
-    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        match parts {
-            [part] => self.socket.try_write(part),
-            parts => self.socket.try_write_vectored(parts),
+    /// Writes what the socket takes at once: at least a byte, or it breaks off.
+    fn write(&self, parts: &[IoSlice<'_>]) -> ControlFlow<Flow, usize> {
+        loop {
+            let written = match parts {
+                [part] => self.socket.try_write(part),
+                parts => self.socket.try_write_vectored(parts),
+            };
+            return match written {
+                Ok(0) => ControlFlow::Break(Flow::Gone),
+                Ok(written) => ControlFlow::Continue(written),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => ControlFlow::Break(Flow::Blocked),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => ControlFlow::Break(Flow::Gone),
+            };
         }
     }
 
@@ -289,13 +299,8 @@ impl Viewer {
                 offset = 0;
                 count += 1;
             }
-            match self.write(parts.get(..count).unwrap_or_default()) {
-                Ok(0) => return ControlFlow::Break(Flow::Gone),
-                Ok(written) => out.own_written(written),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return ControlFlow::Break(Flow::Blocked),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return ControlFlow::Break(Flow::Gone),
-            }
+            let written = self.write(parts.get(..count).unwrap_or_default())?;
+            out.own_written(written);
         }
         ControlFlow::Continue(())
     }
@@ -313,13 +318,7 @@ impl Viewer {
         let mut written = 0;
         // A viewer who asked for fewer comments may get nothing of all these.
         if total > 0 {
-            written = match self.write(parts.get(..run.len()).unwrap_or_default()) {
-                Ok(0) => return ControlFlow::Break(Flow::Gone),
-                Ok(written) => written,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return ControlFlow::Break(Flow::Blocked),
-                Err(error) if error.kind() == ErrorKind::Interrupted => return ControlFlow::Continue(()),
-                Err(_) => return ControlFlow::Break(Flow::Gone),
-            };
+            written = self.write(parts.get(..run.len()).unwrap_or_default())?;
         }
         out.written += written as u64;
         for batch in run {

@@ -4,15 +4,15 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::header::{AUTHORIZATION, HeaderMap};
+use axum::http::header::HeaderMap;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::problem::Problem;
-use super::query::{InRoom, Params};
+use super::query::{InRoom, Params, identity};
 use super::routes::AppState;
-use crate::auth::{Credentials, identify};
+use crate::auth::Credentials;
 use crate::hub::acknowledged;
 use crate::model::AckLevel;
 use crate::wire::ClientFrame;
@@ -100,12 +100,9 @@ pub(super) async fn comment(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Accepted>), Problem> {
-    let bearer = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default());
-    let who = identify(&Credentials {
-        guest: query.guest.as_deref(),
-        name: query.name.as_deref(),
-        token: query.token.as_deref().or(bearer),
-    })?;
+    let SenderQuery { guest, name, token } = &query;
+    let says = Credentials { guest: guest.as_deref(), name: name.as_deref(), token: token.as_deref() };
+    let who = identity(says, &headers)?;
     let text = str::from_utf8(&body).map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "bad_json", "not UTF-8"))?;
     let draft = ClientFrame::parse_draft(text)?;
     let published = state.doors.hub.publish(&who, &room, &draft)?;

@@ -13,7 +13,7 @@ use crate::model::{CursorError, IdError, Refusal};
 use crate::wire::{ErrorView, FrameError};
 
 /// Every code that an HTTP client is answered with beyond those of [`Refusal::CODES`].
-pub const CODES: [&str; 25] = [
+pub const CODES: [&str; 27] = [
     "bad_room",
     "bad_query",
     "bad_limit",
@@ -35,6 +35,8 @@ pub const CODES: [&str; 25] = [
     "too_big",
     "set_aside",
     "too_many_connections",
+    "too_many_from_address",
+    "too_many_handshakes",
     "store_unavailable",
     "store_blocked",
     "relay_unavailable",

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Extension, Request, State};
-use axum::http::header::{AUTHORIZATION, CONNECTION, HeaderMap, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
+use axum::http::header::{CONNECTION, HeaderMap, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
@@ -18,10 +18,10 @@ use tracing::{Instrument as _, debug, debug_span};
 
 use super::gate::Place;
 use super::problem::Problem;
-use super::query::{InRoom, Params};
+use super::query::{InRoom, Params, identity};
 use super::routes::AppState;
 use super::session::{Connection, Opening, Session};
-use crate::auth::{Credentials, identify};
+use crate::auth::Credentials;
 use crate::model::{BatchEncoder, Cursor, RoomId, Tier};
 use crate::room::Taste;
 use crate::wire::{CompressedEncoder, Compression, JsonEncoder};
@@ -60,7 +60,8 @@ pub(super) struct SocketQuery {
         (status = 401, description = "The identity cannot be established: `bad_token`", body = crate::wire::ErrorView<'_>),
         (status = 408, description = "`timeout`: not finished in time", body = crate::wire::ErrorView<'_>),
         (status = 426, description = "`not_websocket`: not a handshake of version 13", body = crate::wire::ErrorView<'_>),
-        (status = 503, description = "`going_away`, `too_many_connections`", body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "`going_away`, `too_many_connections`, `too_many_from_address`, \
+            `too_many_handshakes`", body = crate::wire::ErrorView<'_>),
     ),
 )]
 pub(super) async fn upgrade(
@@ -108,14 +109,10 @@ pub(super) async fn upgrade(
 }
 
 fn opening(room: RoomId, query: &SocketQuery, headers: &HeaderMap) -> Result<Opening, Problem> {
-    let bearer = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default());
-    let credentials = Credentials {
-        guest: query.guest.as_deref(),
-        name: query.name.as_deref(),
-        token: query.token.as_deref().or(bearer),
-    };
+    let SocketQuery { guest, name, token, .. } = query;
+    let says = Credentials { guest: guest.as_deref(), name: name.as_deref(), token: token.as_deref() };
     let since = query.since.as_deref().map(Cursor::parse).transpose()?;
-    Ok(Opening { room, identity: identify(&credentials)?, since, taste: taste(query)? })
+    Ok(Opening { room, identity: identity(says, headers)?, since, taste: taste(query)? })
 }
 
 /// In which form a viewer wants its comments, and how many.
