@@ -1,4 +1,4 @@
-//! What each step on a comment's way costs by itself: publish, read the ring, encode, flush.
+//! What each step on a comment's way costs by itself: publish (also from the frame on), read the ring, encode, flush.
 //!
 //! ```text
 //! cargo bench --bench hot_paths                 all of them, about two minutes
@@ -9,6 +9,8 @@
 mod material;
 
 use std::hint::black_box;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,16 +23,19 @@ use danmakud::hub::{Hub, HubParts};
 use danmakud::load::trace::Line;
 use danmakud::metrics::Metrics;
 use danmakud::model::{
-    BatchEncoder, Comment, Cursor, Draft, Epoch, Fate, FrameHead, Identity, Nonce, Position, Posted, Role, RoomId, Seq,
-    Timestamp,
+    AckLevel, BatchEncoder, Comment, Cursor, Draft, Epoch, Fate, FrameHead, Identity, Nonce, Position, Posted, Role,
+    RoomId, Seq, Timestamp,
 };
 use danmakud::relay::Loopback;
 use danmakud::room::{Registry, Ring, RoomConfig};
 use danmakud::store::{
     AsideFile, CommentStore, EmbeddedConfig, EmbeddedStore, Flusher, Page, Record, StoreError, WriteQueue, WriteReport,
 };
-use danmakud::wire::{CompressedEncoder, Compression, JsonEncoder};
+use danmakud::wire::{ClientFrame, CompressedEncoder, Compression, JsonEncoder, ack};
 use tokio::time::Instant;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::{Message, Role as Side, WebSocketConfig, WebSocketContext};
 
 /// A store that has what it is given at once: what is left is the way to it.
 struct AtOnce;
@@ -84,8 +89,65 @@ fn publish(c: &mut Criterion) {
     group.finish();
 }
 
+/// Frames of one round: a bulk of the flusher.
+const FRAMES: u64 = 1_000;
+
+/// From a frame in the kernel's buffer to the write queue: read from a socket, unmasked and checked by the protocol
+/// library, parsed, judged, given its place, queued; and its acknowledgement made.
+fn frame_to_queue(c: &mut Criterion) {
+    let mut publisher = Publisher::new(true);
+    let (mut client, mut server) = socket_pair();
+    let limits = WebSocketConfig::default().read_buffer_size(2048);
+    let mut library = WebSocketContext::new(Side::Server, Some(limits));
+    let mut group = c.benchmark_group("frame");
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("to the write queue", |b| {
+        b.iter_custom(|count| {
+            let mut took = Duration::ZERO;
+            for from in (0..count).step_by(FRAMES as usize) {
+                let drafts = publisher.drafts(FRAMES.min(count - from));
+                for (who, draft) in &drafts {
+                    client.write_all(&masked(draft)).expect("the socket holds one frame");
+                    let begun = Instant::now();
+                    let Ok(Message::Text(text)) = library.read(&mut server) else { panic!("not a text") };
+                    let Ok(ClientFrame::Send(draft)) = ClientFrame::parse(&text) else { panic!("not a send: {text}") };
+                    let published = publisher.hub.publish(who, &publisher.room, &draft).expect("it is accepted");
+                    let comment = published.posted().comment.id;
+                    black_box(ack(draft.nonce.as_ref(), comment, AckLevel::Accepted));
+                    took += begun.elapsed();
+                }
+                publisher.empty(drafts.len());
+            }
+            took
+        });
+    });
+    group.finish();
+}
+
+/// Both ends of a connection over loopback.
+fn socket_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let client = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
+    client.set_nodelay(true).expect("TCP");
+    (client, listener.accept().expect("the client has connected").0)
+}
+
+/// The frame in which a client sends `draft`.
+fn masked(draft: &Draft) -> Vec<u8> {
+    let text = serde_json::json!({
+        "type": "send", "nonce": draft.nonce.as_ref().map(Nonce::as_str), "text": draft.text,
+        "mode": draft.mode, "color": draft.color, "size": draft.size,
+    });
+    let mut frame = Frame::message(text.to_string(), OpCode::Data(Data::Text), true);
+    frame.header_mut().mask = Some([1, 2, 3, 4]);
+    let mut bytes = Vec::new();
+    frame.format(&mut bytes).expect("a buffer takes it");
+    bytes
+}
+
 struct Publisher {
     hub: Hub,
+    room: RoomId,
     queue: WriteQueue,
     lines: Vec<Line>,
     has_nonces: bool,
@@ -108,24 +170,36 @@ impl Publisher {
             clock: Clock::system(),
             metrics,
         };
-        Self { hub: Hub::new(defaults.hub, parts), queue, lines: material::lines(), has_nonces, made: 0 }
+        Self {
+            hub: Hub::new(defaults.hub, parts),
+            room: material::room(),
+            queue,
+            lines: material::lines(),
+            has_nonces,
+            made: 0,
+        }
     }
 
     fn publish(&mut self, count: u64) -> Duration {
-        let (room, mut took, mut left) = (material::room(), Duration::ZERO, count);
+        let (mut took, mut left) = (Duration::ZERO, count);
         while left > 0 {
             let drafts = self.drafts(left.min(PUBLISHED));
             let begun = Instant::now();
             for (who, draft) in &drafts {
-                black_box(self.hub.publish(who, &room, draft)).expect("it is accepted");
+                black_box(self.hub.publish(who, &self.room, draft)).expect("it is accepted");
             }
             took += begun.elapsed();
-            let waiting = self.queue.take(usize::MAX);
-            assert_eq!(waiting.len(), drafts.len(), "each is a comment of its own");
-            waiting.iter().for_each(|posted| posted.settle(Fate::Stored));
+            self.empty(drafts.len());
             left -= drafts.len() as u64;
         }
         took
+    }
+
+    /// Empties the queue of what was just published.
+    fn empty(&self, published: usize) {
+        let waiting = self.queue.take(usize::MAX);
+        assert_eq!(waiting.len(), published, "each is a comment of its own");
+        waiting.iter().for_each(|posted| posted.settle(Fate::Stored));
     }
 
     fn drafts(&mut self, count: u64) -> Vec<(Identity, Draft)> {
@@ -260,5 +334,5 @@ async fn flush_once(store: &Arc<dyn CommentStore>, comments: Vec<Arc<Posted>>) -
     took
 }
 
-criterion_group!(hot_paths, publish, read_ring, encode, flush);
+criterion_group!(hot_paths, publish, frame_to_queue, read_ring, encode, flush);
 criterion_main!(hot_paths);

@@ -87,6 +87,17 @@ impl Seat {
         self.viewer.send(&self.room, frame)
     }
 
+    /// Queues a frame of the viewer's own for the next [`Seat::flush`]; false when too much waits already.
+    #[must_use]
+    pub fn queue(&self, frame: Bytes) -> bool {
+        self.viewer.queue(&self.room, frame)
+    }
+
+    /// Writes what was queued.
+    pub fn flush(&self) {
+        self.viewer.flush(&self.room);
+    }
+
     /// Goes on writing where the socket was full.
     pub fn advance(&self) -> Flow {
         self.viewer.advance(&self.room)

@@ -22,6 +22,9 @@ const PARTS: usize = 16;
 /// Most bytes of its own that a viewer may have waiting. A hello with 200 comments of the largest size is 280 KB.
 const MAX_OWN_BYTES: usize = 384 * 1024;
 
+/// Answers that share a write wait for each other up to so many bytes, which one vectored write of small ones is below.
+const GATHERED_BYTES: usize = 16 * 1024;
+
 /// How a viewer stands after an attempt to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
@@ -153,6 +156,22 @@ impl Viewer {
         self.send_locked(&mut self.lock(), room, frame)
     }
 
+    /// Queues as [`Viewer::send`] does and leaves the writing to [`Viewer::flush`], so that several answers share a write;
+    /// with much waiting, it writes first.
+    #[must_use]
+    pub fn queue(&self, room: &Room, frame: Bytes) -> bool {
+        let mut out = self.lock();
+        if out.own_bytes > GATHERED_BYTES {
+            self.flush_locked(&mut out, room);
+        }
+        out.try_push_own(frame)
+    }
+
+    /// Writes what the socket takes of what was queued.
+    pub fn flush(&self, room: &Room) {
+        self.flush_locked(&mut self.lock(), room);
+    }
+
     /// Sends news that all viewers get. One that has not had its hello yet gets the latest right after it; one that is
     /// leaving gets none, for nothing may follow its goodbye.
     pub(super) fn announce(&self, room: &Room, frame: Bytes) {
@@ -166,15 +185,16 @@ impl Viewer {
     }
 
     fn send_locked(&self, out: &mut Outgoing, room: &Room, frame: Bytes) -> bool {
-        if out.own_bytes > MAX_OWN_BYTES {
-            return false;
-        }
-        out.push_own(frame);
-        if !out.is_blocked {
+        let is_queued = out.try_push_own(frame);
+        self.flush_locked(out, room);
+        is_queued
+    }
+
+    fn flush_locked(&self, out: &mut Outgoing, room: &Room) {
+        if !out.is_blocked && !out.own.is_empty() {
             let (_, delivered) = self.pump(out, room, &[]);
             room.count(&delivered);
         }
-        true
     }
 
     /// Writes batches that were just cut; `fresh` is the newest run of them. For the room's tick.
@@ -341,6 +361,15 @@ impl Viewer {
 }
 
 impl Outgoing {
+    /// Gives false, and queues nothing, when too much waits already.
+    fn try_push_own(&mut self, frame: Bytes) -> bool {
+        let has_room = self.own_bytes <= MAX_OWN_BYTES;
+        if has_room {
+            self.push_own(frame);
+        }
+        has_room
+    }
+
     fn push_own(&mut self, frame: Bytes) {
         self.own_bytes += frame.len();
         self.own.push_back(frame);

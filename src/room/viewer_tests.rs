@@ -15,6 +15,8 @@ enum Op {
     /// Cuts, and offers the viewer what is new.
     Tick,
     Send(usize),
+    Queue(usize),
+    Flush,
     Announce,
     Allow(usize),
     AllowACall(usize),
@@ -26,6 +28,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (1usize..5).prop_map(Op::Publish),
         4 => Just(Op::Tick),
         2 => (0usize..40).prop_map(Op::Send),
+        2 => (0usize..40).prop_map(Op::Queue),
+        1 => Just(Op::Flush),
         1 => Just(Op::Announce),
         4 => (1usize..200).prop_map(Op::Allow),
         1 => (1usize..60).prop_map(Op::AllowACall),
@@ -69,12 +73,18 @@ impl Scene {
     }
 
     fn send(&mut self, padding: usize) -> bool {
+        let is_queued = self.queue(padding);
+        self.joined.seat.flush();
+        is_queued
+    }
+
+    fn queue(&mut self, padding: usize) -> bool {
         let n = u32::try_from(self.owns.len()).unwrap();
-        let is_sent = self.joined.seat.send(own_frame(n, padding));
-        if is_sent {
+        let is_queued = self.joined.seat.queue(own_frame(n, padding));
+        if is_queued {
             self.owns.push(Frame::Own(n));
         }
-        is_sent
+        is_queued
     }
 
     fn announce(&mut self) {
@@ -131,6 +141,8 @@ proptest! {
                 Op::Publish(n) => scene.publish(n),
                 Op::Tick => scene.tick(),
                 Op::Send(padding) => prop_assert!(scene.send(padding)),
+                Op::Queue(padding) => prop_assert!(scene.queue(padding)),
+                Op::Flush => scene.joined.seat.flush(),
                 Op::Announce if i >= open_after => scene.announce(),
                 Op::Announce => {}
                 Op::Allow(more) => scene.socket.allow(more),
@@ -165,6 +177,32 @@ async fn a_blocked_viewer_is_told_so_and_gets_the_rest_when_there_is_room() {
     assert_eq!(scene.socket.calls(), calls, "the tick leaves a full socket alone");
     assert_eq!(scene.recover(), Flow::Done);
     assert_eq!(scene.account(), (5, 0));
+}
+
+#[test]
+fn answers_that_are_queued_together_share_a_write() {
+    let mut scene = Scene::new(10, FakeSocket::open());
+    scene.joined.seat.open();
+    let calls = scene.socket.calls();
+    for _ in 0..PARTS {
+        assert!(scene.queue(0));
+    }
+    assert_eq!(scene.socket.calls(), calls, "they wait for the flush");
+    scene.joined.seat.flush();
+    scene.joined.seat.flush();
+    assert_eq!(scene.socket.calls(), calls + 1);
+    assert_eq!(scene.account(), (0, 0));
+}
+
+#[test]
+fn more_answers_than_may_wait_go_out_on_the_way() {
+    let mut scene = Scene::new(10, FakeSocket::open());
+    scene.joined.seat.open();
+    for _ in 0..4 * MAX_OWN_BYTES / 1_000 {
+        assert!(scene.queue(1_000), "the socket takes everything");
+    }
+    scene.joined.seat.flush();
+    assert_eq!(scene.account(), (0, 0));
 }
 
 #[test]

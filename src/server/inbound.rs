@@ -37,7 +37,7 @@ impl Inbound {
     }
 
     /// The next message, if one is here whole. What the library answers by itself (pongs, closes) is queued as the
-    /// viewer's own.
+    /// viewer's own, to be flushed.
     ///
     /// # Errors
     /// What is wrong with the client's bytes, or that the connection is gone.
@@ -88,7 +88,7 @@ impl Read for Duplex<'_> {
 impl Write for Duplex<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // The library hands over whole frames, for nothing of what it wrote was ever left with it.
-        if self.seat.send(Bytes::copy_from_slice(bytes)) {
+        if self.seat.queue(Bytes::copy_from_slice(bytes)) {
             Ok(bytes.len())
         } else {
             Err(io::Error::from(io::ErrorKind::StorageFull))

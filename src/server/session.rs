@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use socket2::SockRef;
 use tokio::net::TcpStream;
@@ -134,7 +135,7 @@ impl Session {
                     leave = Some(Leave::new(self.doors.config.close_spread, cut_at(deadline)));
                 }
                 Some(ack) = next_ack(&mut self.acks), if !is_quit => {
-                    if !self.link.seat.send(ack) {
+                    if !self.acknowledge(ack) {
                         return Some(CloseReason::SlowConsumer);
                     }
                 }
@@ -171,20 +172,36 @@ impl Session {
         }
     }
 
-    /// Takes messages while there are some, but not for ever; true when there may be more.
+    /// Takes messages while there are some, but not for ever, and writes all answers at once; true when there may be more.
     fn take_what_came(&mut self) -> Result<bool, End> {
         self.doors.wheel.heard(&self.link);
+        let mut has_more = true;
         for _ in 0..MESSAGES_AT_ONCE {
-            let message = match self.inbound.next(&self.stream, &self.link.seat) {
-                Ok(Some(message)) => message,
-                Ok(None) => return Ok(false),
+            match self.inbound.next(&self.stream, &self.link.seat) {
+                Ok(Some(message)) => self.take(message).map_or(Ok(()), Err)?,
+                Ok(None) => {
+                    has_more = false;
+                    break;
+                }
                 Err(error) => return Err(reason_of(&error)),
-            };
-            if let Some(end) = self.take(message) {
-                return Err(end);
             }
         }
-        Ok(true)
+        self.link.seat.flush();
+        Ok(has_more)
+    }
+
+    /// Writes an acknowledgement that has waited for the store, and with it those that were waiting for the same bulk;
+    /// false when too much waits for the client already.
+    fn acknowledge(&mut self, ack: Bytes) -> bool {
+        let mut next = Some(ack);
+        while let Some(ack) = next {
+            if !self.link.seat.queue(ack) {
+                return false;
+            }
+            next = next_ack(&mut self.acks).now_or_never().flatten();
+        }
+        self.link.seat.flush();
+        true
     }
 
     /// Whether the viewer is stalled, from now on.
@@ -225,7 +242,7 @@ impl Session {
                 Some(error(bad.nonce(), ErrorView::new(bad.code(), &bad, None)))
             }
         };
-        answer.is_some_and(|answer| !self.link.seat.send(answer))
+        answer.is_some_and(|answer| !self.link.seat.queue(answer))
     }
 
     fn refuse(&self, nonce: Option<&Nonce>, refusal: &Refusal) -> Bytes {
