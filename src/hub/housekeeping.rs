@@ -48,7 +48,7 @@ impl Housekeeper {
         for room in inner.rooms.occupied() {
             let online = room.online();
             if self.told.get(room.id()) != Some(&online) {
-                room.announce(&(self.encode_online)(online));
+                room.announce((self.encode_online)(online));
             }
             told.insert(room.id().clone(), online);
         }

@@ -1,10 +1,10 @@
 //! The tick: cuts what has come into a batch and writes it to every viewer's socket, waking no task of theirs.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -35,11 +35,7 @@ pub trait CutObserver: Send + Sync + 'static {
 
 /// The viewers of a room.
 #[derive(Debug, Default)]
-pub(super) struct Audience {
-    seats: Mutex<Seats>,
-    count: AtomicUsize,
-    is_ticking: AtomicBool,
-}
+pub(super) struct Audience(Mutex<Seats>);
 
 #[derive(Debug, Default)]
 struct Seats {
@@ -47,11 +43,20 @@ struct Seats {
     free: Vec<usize>,
     /// Goes up with every change, so that the tick copies the list only when it has to.
     version: u64,
+    /// What all viewers are to get with the next tick, the latest of it.
+    news: Option<Bytes>,
+    is_ticking: bool,
+}
+
+impl Seats {
+    fn len(&self) -> usize {
+        self.viewers.len() - self.free.len()
+    }
 }
 
 impl Audience {
     fn lock(&self) -> MutexGuard<'_, Seats> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a viewer; gives its place and how many there are now.
@@ -68,7 +73,7 @@ impl Audience {
         if let Some(seat) = seats.viewers.get_mut(place) {
             *seat = Some(viewer);
         }
-        (place, self.count.fetch_add(1, Ordering::AcqRel) + 1)
+        (place, seats.len())
     }
 
     /// Frees a place.
@@ -77,64 +82,81 @@ impl Audience {
         seats.version += 1;
         if seats.viewers.get_mut(place).and_then(Option::take).is_some() {
             seats.free.push(place);
-            self.count.fetch_sub(1, Ordering::AcqRel);
         }
-        if self.is_empty() {
-            *seats = Seats { version: seats.version, ..Seats::default() };
+        if seats.len() == 0 {
+            (seats.viewers, seats.free, seats.news) = (Vec::new(), Vec::new(), None);
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.count.load(Ordering::Acquire)
+        self.lock().len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Has all viewers told with the next tick.
+    pub(super) fn announce(&self, news: Bytes) {
+        self.lock().news = Some(news);
+    }
+
+    /// Notes that a tick runs, or does not; gives how it was before.
+    pub(super) fn set_ticking(&self, is_ticking: bool) -> bool {
+        std::mem::replace(&mut self.lock().is_ticking, is_ticking)
+    }
+
+    #[cfg(test)]
     pub(super) fn all(&self) -> Vec<Arc<Viewer>> {
         self.lock().viewers.iter().flatten().cloned().collect()
     }
 
-    /// Keeps the room's own tick from starting: the test ticks.
-    #[cfg(test)]
-    pub(super) fn pretend_ticking(&self) {
-        self.is_ticking.store(true, Ordering::Release);
-    }
-
     #[cfg(test)]
     pub(super) fn is_ticking(&self) -> bool {
-        self.is_ticking.load(Ordering::Acquire)
-    }
-
-    fn refresh(&self, copy: &mut Arc<[Arc<Viewer>]>, version: &mut u64) {
-        let seats = self.lock();
-        if *version != seats.version {
-            *version = seats.version;
-            *copy = seats.viewers.iter().flatten().cloned().collect();
-        }
+        self.lock().is_ticking
     }
 }
 
 /// Starts the room's tick unless it runs.
 pub(super) fn ensure_running(room: &Arc<Room>) {
-    if !room.audience.is_ticking.swap(true, Ordering::AcqRel) {
+    if !room.audience.set_ticking(true) {
         let from = room.lock().ring.cut_end();
         tokio::spawn(Tick::new(room, from).run(Arc::downgrade(room)));
     }
 }
 
-/// Writes what is fresh to some of a room's viewers.
-async fn write(room: &Room, viewers: &[Arc<Viewer>], which: Range<usize>, fresh: &[Arc<Batch>]) {
+/// What a tick shows to the viewers.
+#[derive(Debug, Default)]
+struct Show {
+    news: Option<Bytes>,
+    fresh: Vec<Arc<Batch>>,
+}
+
+/// Shows it to some of a room's viewers.
+async fn write(room: &Room, viewers: &[Arc<Viewer>], which: Range<usize>, show: &Show) {
     let mut delivered = Delivered::default();
     let which = which.start..which.end.min(viewers.len());
     for (i, viewer) in viewers.get(which).unwrap_or_default().iter().enumerate() {
-        delivered.add(viewer.offer(room, fresh));
+        delivered.add(viewer.offer(room, show.news.as_ref(), &show.fresh));
         if i % YIELD_EVERY == YIELD_EVERY - 1 {
             tokio::task::yield_now().await;
         }
     }
     room.count(&delivered);
+}
+
+/// Has another tick begin should this one panic: a room must not fall silent for good.
+struct Successor(Weak<Room>);
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(room) = self.0.upgrade()
+        {
+            room.audience.set_ticking(false);
+            ensure_running(&room);
+        }
+    }
 }
 
 struct Tick {
@@ -143,7 +165,6 @@ struct Tick {
     shown: Seq,
     viewers: Arc<[Arc<Viewer>]>,
     version: u64,
-    fresh: Arc<[Arc<Batch>]>,
     cores: usize,
 }
 
@@ -151,74 +172,90 @@ impl Tick {
     fn new(room: &Room, shown: Seq) -> Self {
         let pace = Pace::new(room.config.max_window, Instant::now());
         let cores = tokio::runtime::Handle::current().metrics().num_workers();
-        Self { pace, shown, viewers: Arc::default(), version: u64::MAX, fresh: Arc::default(), cores }
+        Self { pace, shown, viewers: Arc::default(), version: u64::MAX, cores }
     }
 
     /// Runs until the room is gone, or nobody is in it and nothing is published any more.
     async fn run(mut self, room: Weak<Room>) {
+        let _if_it_panics = Successor(Weak::clone(&room));
         loop {
             let Some(room) = room.upgrade() else { return };
-            if timeout(IDLE, room.dirty.notified()).await.is_err() && self.has_ended(&room) {
-                return;
+            if timeout(IDLE, room.dirty.notified()).await.is_err() {
+                if self.has_ended(&room) {
+                    return;
+                }
+                // Those who have left meanwhile are let go of.
+                self.refresh(&room.audience.lock());
             }
-            if !self.has_news(&room) {
-                continue;
+            if self.has_news(&room) {
+                sleep_until(self.pace.due()).await;
+                self.run_once(&room).await;
             }
-            sleep_until(self.pace.due()).await;
-            self.run_once(&room).await;
         }
     }
 
     fn has_news(&self, room: &Room) -> bool {
-        room.lock().ring.next() != self.shown
+        room.lock().ring.next() != self.shown || room.audience.lock().news.is_some()
     }
 
-    fn has_ended(&self, room: &Arc<Room>) -> bool {
-        if !room.audience.is_empty() || self.has_news(room) {
-            return false;
+    /// Ends the tick if it is over. Under both locks: who comes in and who publishes takes one of them, and starts the
+    /// tick again afterwards.
+    fn has_ended(&self, room: &Room) -> bool {
+        let state = room.lock();
+        let mut seats = room.audience.lock();
+        let is_over = seats.len() == 0 && state.ring.next() == self.shown;
+        seats.is_ticking &= !is_over;
+        is_over
+    }
+
+    fn refresh(&mut self, seats: &Seats) {
+        if self.version != seats.version {
+            self.version = seats.version;
+            self.viewers = seats.viewers.iter().flatten().cloned().collect();
         }
-        // A swap, not a store: it must not be overtaken by the reads below, or who comes in now and this tick could each
-        // think that the other goes on.
-        room.audience.is_ticking.swap(false, Ordering::AcqRel);
-        // Who came in between saw the tick running: then it goes on, unless that one has started another.
-        let is_needed = !room.audience.is_empty() || self.has_news(room);
-        !is_needed || room.audience.is_ticking.swap(true, Ordering::AcqRel)
     }
 
     /// Cuts, and writes what is new to every viewer.
     async fn run_once(&mut self, room: &Arc<Room>) {
         let begun = Instant::now();
-        self.take_fresh(room);
-        room.audience.refresh(&mut self.viewers, &mut self.version);
+        let fresh = self.take_fresh(room);
+        let comments = fresh.iter().map(|batch| batch.comments().len()).sum();
+        let news = self.look_round(&room.audience);
+        let show = Arc::new(Show { news, fresh });
         let share = self.viewers.len().div_ceil(self.cores).max(SHARE);
         let mut others = JoinSet::new();
         for from in (share..self.viewers.len()).step_by(share) {
-            let (room, viewers, fresh) = (Arc::clone(room), Arc::clone(&self.viewers), Arc::clone(&self.fresh));
-            others.spawn(async move { write(&room, &viewers, from..from + share, &fresh).await });
+            let (room, viewers, show) = (Arc::clone(room), Arc::clone(&self.viewers), Arc::clone(&show));
+            others.spawn(async move { write(&room, &viewers, from..from + share, &show).await });
         }
-        write(room, &self.viewers, 0..share, &self.fresh).await;
+        write(room, &self.viewers, 0..share, &show).await;
         others.join_all().await;
-        let comments = self.fresh.iter().map(|batch| batch.comments().len()).sum();
         self.pace.ticked(begun, comments, begun.elapsed());
-        self.fresh = Arc::default();
     }
 
-    fn take_fresh(&mut self, room: &Room) {
+    /// Who is there now; gives the news they are to get.
+    fn look_round(&mut self, audience: &Audience) -> Option<Bytes> {
+        let mut seats = audience.lock();
+        self.refresh(&seats);
+        seats.news.take()
+    }
+
+    fn take_fresh(&mut self, room: &Room) -> Vec<Arc<Batch>> {
         let mut fresh = Vec::new();
         let mut state = room.lock();
         state.ring.cut();
         state.ring.batches_from(self.shown, usize::MAX, &mut fresh);
         self.shown = state.ring.next();
         drop(state);
-        self.fresh = fresh.into();
         if let Some(observer) = room.ids.observer() {
             let local = |posted: &&Arc<Posted>| posted.is_local();
-            for batch in self.fresh.iter() {
+            for batch in &fresh {
                 let comments: Vec<_> = batch.comments().iter().filter(local).cloned().collect();
                 if !comments.is_empty() {
                     observer.cut(&room.id, &comments);
                 }
             }
         }
+        fresh
     }
 }

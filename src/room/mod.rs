@@ -323,11 +323,11 @@ impl Room {
         self.audience.len()
     }
 
-    /// Sends a frame of its own to every viewer, beside the comments.
-    pub fn announce(&self, frame: &Bytes) {
-        for viewer in self.audience.all() {
-            viewer.announce(self, frame.clone());
-        }
+    /// Sends a frame of its own to every viewer, beside the comments and with the next tick; of two that come sooner the
+    /// later.
+    pub fn announce(&self, frame: Bytes) {
+        self.audience.announce(frame);
+        self.dirty.notify_one();
     }
 
     /// Lets go of comments that have expired.

@@ -1,6 +1,7 @@
 //! Coming into a room, and having a place in it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -55,13 +56,14 @@ pub struct Seat {
     room: Arc<Room>,
     viewer: Arc<Viewer>,
     place: usize,
+    is_vacated: AtomicBool,
 }
 
 impl Seat {
     pub(super) fn take(room: &Arc<Room>, viewer: Arc<Viewer>) -> (Self, usize) {
         let (place, online) = room.audience.add(Arc::clone(&viewer));
         room.metrics.viewers.inc();
-        (Self { room: Arc::clone(room), viewer, place }, online)
+        (Self { room: Arc::clone(room), viewer, place, is_vacated: AtomicBool::new(false) }, online)
     }
 
     /// The room.
@@ -98,6 +100,20 @@ impl Seat {
         self.viewer.flush(&self.room);
     }
 
+    /// Leaves the room with a last frame: the viewer counts no more, and only what is its own still goes out.
+    pub fn leave(&self, last: Bytes) {
+        self.viewer.leave(&self.room, last);
+        self.vacate();
+    }
+
+    fn vacate(&self) {
+        if !self.is_vacated.swap(true, Ordering::AcqRel) {
+            self.room.audience.remove(self.place);
+            self.room.metrics.viewers.dec();
+            self.room.lock().last_used = Instant::now();
+        }
+    }
+
     /// Goes on writing where the socket was full.
     pub fn advance(&self) -> Flow {
         self.viewer.advance(&self.room)
@@ -106,8 +122,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.room.audience.remove(self.place);
-        self.room.metrics.viewers.dec();
-        self.room.lock().last_used = Instant::now();
+        self.vacate();
+        self.viewer.end();
     }
 }

@@ -4,11 +4,12 @@ use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
+use bytes::Bytes;
 use tokio::time::{advance, timeout};
 
 use super::testing::{BEGUN, FakeSocket, Frame, PlainEncoder, by, config, enter, made, registry, room_id, say};
 use super::*;
-use crate::model::{Fate, test_comment};
+use crate::model::{BatchEncoder, Fate, Format, FrameHead, test_comment};
 
 fn at(ts: i64) -> Timestamp {
     Timestamp::from_millis(ts)
@@ -331,5 +332,75 @@ async fn the_tick_ends_when_nobody_is_there_and_starts_again() {
         let next = enter(&room, &socket, Begin::Newest);
         next.seat.open();
         until_had(&socket, 1).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tick_of_a_quiet_room_lets_go_of_those_who_left() {
+    let room = room();
+    let (stays, leaves) = (FakeSocket::open(), FakeSocket::open());
+    let stays = enter(&room, &stays, Begin::Newest);
+    let leaves = enter(&room, &leaves, Begin::Newest);
+    say(&room, BEGUN);
+    room.dirty.notify_one();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let gone = Arc::downgrade(&room.audience.all()[1]);
+    drop(leaves);
+    assert!(gone.upgrade().is_some(), "the tick has it in its list");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(gone.upgrade().is_none());
+    drop(stays);
+}
+
+/// Panics once, at the batch that has this place in it.
+#[derive(Debug)]
+struct Faulty(u64);
+
+impl BatchEncoder for Faulty {
+    fn format(&self) -> Format {
+        Format::Zstd
+    }
+
+    fn comments(&self, head: &FrameHead, comments: &[&Arc<Posted>]) -> Bytes {
+        assert!(comments.iter().all(|posted| posted.seq.0 != self.0), "a fault that should show in the log");
+        PlainEncoder::default().comments(head, comments)
+    }
+
+    fn gap(&self, missed: u64) -> Bytes {
+        PlainEncoder::default().gap(missed)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_cannot_be_encoded_does_not_silence_the_room() {
+    let room = room();
+    let socket = FakeSocket::open();
+    let well = enter(&room, &socket, Begin::Newest);
+    well.seat.open();
+    let bad = room.lock().ring.next();
+    let faulty = room.join(FakeSocket::open(), Taste::all(Arc::new(Faulty(bad.0))), Begin::Newest).unwrap();
+    faulty.seat.open();
+    say(&room, BEGUN);
+    until_had(&socket, 1).await;
+    drop(faulty);
+    say(&room, BEGUN);
+    until_had(&socket, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_room_that_is_spread_over_the_cores_leaves_nobody_out() {
+    let room = room();
+    let sockets: Vec<_> = (0..2000).map(|_| FakeSocket::open()).collect();
+    let joined: Vec<_> = sockets.iter().map(|socket| enter(&room, socket, Begin::Newest)).collect();
+    assert!(joined.iter().all(|joined| joined.seat.open() == Flow::Done));
+    let first = room.lock().ring.next().0;
+    for _ in 0..20 {
+        say(&room, BEGUN);
+        tokio::task::yield_now().await;
+    }
+    let expected: Vec<_> = (first..first + 20).collect();
+    for socket in &sockets {
+        until_had(socket, 20).await;
+        assert_eq!(socket.places(), expected);
     }
 }

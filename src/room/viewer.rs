@@ -67,7 +67,6 @@ impl Delivered {
 
 /// One viewer of one room. Shared by the room and the viewer's session.
 pub struct Viewer {
-    socket: Arc<dyn Socket>,
     taste: Taste,
     outgoing: Mutex<Outgoing>,
     blocked: Notify,
@@ -75,12 +74,13 @@ pub struct Viewer {
 
 impl std::fmt::Debug for Viewer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Viewer").field("outgoing", &self.outgoing).finish_non_exhaustive()
+        f.debug_struct("Viewer").finish_non_exhaustive()
     }
 }
 
-#[derive(Debug)]
 struct Outgoing {
+    /// `None` once the viewer has left the room: the room may remember it for a moment longer, its connection not.
+    socket: Option<Arc<dyn Socket>>,
     phase: Phase,
     /// The place of the next comment it should have.
     next: Seq,
@@ -110,6 +110,7 @@ impl Viewer {
     /// A viewer that has had everything before `next`; comments wait until [`Viewer::open`].
     pub(super) fn new(socket: Arc<dyn Socket>, taste: Taste, next: Seq) -> Self {
         let outgoing = Outgoing {
+            socket: Some(socket),
             phase: Phase::Held,
             next,
             own: VecDeque::new(),
@@ -119,7 +120,7 @@ impl Viewer {
             is_blocked: false,
             written: 0,
         };
-        Self { socket, taste, outgoing: Mutex::new(outgoing), blocked: Notify::new() }
+        Self { taste, outgoing: Mutex::new(outgoing), blocked: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Outgoing> {
@@ -137,16 +138,24 @@ impl Viewer {
                 out.push_own(news);
             }
         }
-        drop(out);
-        self.advance(room)
+        let (flow, delivered) = self.pump_and_tell(&mut out, room, &[]);
+        room.count(&delivered);
+        flow
     }
 
-    /// Lets no further comment follow; what is its own still goes out.
-    pub fn leave(&self) {
+    /// Lets no further comment follow; `last`, such as the close, goes out behind what is its own, however much that is.
+    pub fn leave(&self, room: &Room, last: Bytes) {
         let mut out = self.lock();
         if out.phase != Phase::Gone {
             out.phase = Phase::Leaving;
+            out.push_own(last);
+            self.flush_locked(&mut out, room);
         }
+    }
+
+    /// Lets go of the socket; nothing goes out any more.
+    pub(super) fn end(&self) {
+        self.lock().end();
     }
 
     /// Queues a frame of the viewer's own, behind what is half-way out and before comments that follow, and writes what
@@ -172,18 +181,6 @@ impl Viewer {
         self.flush_locked(&mut self.lock(), room);
     }
 
-    /// Sends news that all viewers get. One that has not had its hello yet gets the latest right after it; one that is
-    /// leaving gets none, for nothing may follow its goodbye.
-    pub(super) fn announce(&self, room: &Room, frame: Bytes) {
-        let mut out = self.lock();
-        match out.phase {
-            Phase::Held => out.news = Some(frame),
-            // A viewer with too much waiting already learns the news from the next announcement.
-            Phase::Live => drop(self.send_locked(&mut out, room, frame)),
-            Phase::Leaving | Phase::Gone => {}
-        }
-    }
-
     fn send_locked(&self, out: &mut Outgoing, room: &Room, frame: Bytes) -> bool {
         let is_queued = out.try_push_own(frame);
         self.flush_locked(out, room);
@@ -192,15 +189,19 @@ impl Viewer {
 
     fn flush_locked(&self, out: &mut Outgoing, room: &Room) {
         if !out.is_blocked && !out.own.is_empty() {
-            let (_, delivered) = self.pump(out, room, &[]);
+            let (_, delivered) = self.pump_and_tell(out, room, &[]);
             room.count(&delivered);
         }
     }
 
-    /// Writes batches that were just cut; `fresh` is the newest run of them. For the room's tick.
-    pub(super) fn offer(&self, room: &Room, fresh: &[Arc<Batch>]) -> Delivered {
+    /// Writes news that all viewers get, then batches that were just cut; `fresh` is the newest run of them. For the
+    /// room's tick.
+    pub(super) fn offer(&self, room: &Room, news: Option<&Bytes>, fresh: &[Arc<Batch>]) -> Delivered {
         let mut out = self.lock();
-        if out.is_blocked { Delivered::default() } else { self.pump(&mut out, room, fresh).1 }
+        if let Some(news) = news {
+            out.take_news(news.clone());
+        }
+        if out.is_blocked { Delivered::default() } else { self.pump_and_tell(&mut out, room, fresh).1 }
     }
 
     /// Goes on writing from where the socket was full. For the session, when the socket has room again.
@@ -216,7 +217,7 @@ impl Viewer {
         self.blocked.notify_one();
     }
 
-    /// Waits until the socket was found full or gone by somebody else. Cancellation-safe.
+    /// Waits until the socket was found full or gone by somebody else, or the session was roused. Cancellation-safe.
     pub async fn blocked(&self) {
         self.blocked.notified().await;
     }
@@ -228,17 +229,21 @@ impl Viewer {
         (out.is_blocked, out.written)
     }
 
+    /// Pumps for somebody other than the session, which is told when it has to go on.
+    fn pump_and_tell(&self, out: &mut Outgoing, room: &Room, fresh: &[Arc<Batch>]) -> (Flow, Delivered) {
+        let (flow, delivered) = self.pump(out, room, fresh);
+        if flow != Flow::Done {
+            self.blocked.notify_one();
+        }
+        (flow, delivered)
+    }
+
     fn pump(&self, out: &mut Outgoing, room: &Room, fresh: &[Arc<Batch>]) -> (Flow, Delivered) {
         let mut delivered = Delivered::default();
         let flow = self.pump_all(out, room, fresh, &mut delivered);
         out.is_blocked = flow == Flow::Blocked;
         if flow == Flow::Gone {
-            out.phase = Phase::Gone;
-            out.own.clear();
-            (out.offset, out.own_bytes) = (0, 0);
-        }
-        if flow != Flow::Done {
-            self.blocked.notify_one();
+            out.end();
         }
         (flow, delivered)
     }
@@ -249,7 +254,7 @@ impl Viewer {
             if out.phase == Phase::Gone {
                 return Flow::Gone;
             }
-            if let ControlFlow::Break(flow) = self.write_own(out) {
+            if let ControlFlow::Break(flow) = out.write_own() {
                 return flow;
             }
             if out.phase != Phase::Live {
@@ -291,40 +296,6 @@ impl Viewer {
         }
     }
 
-    /// Writes what the socket takes at once: at least a byte, or it breaks off.
-    fn write(&self, parts: &[IoSlice<'_>]) -> ControlFlow<Flow, usize> {
-        loop {
-            let written = match parts {
-                [part] => self.socket.try_write(part),
-                parts => self.socket.try_write_vectored(parts),
-            };
-            return match written {
-                Ok(0) => ControlFlow::Break(Flow::Gone),
-                Ok(written) => ControlFlow::Continue(written),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => ControlFlow::Break(Flow::Blocked),
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => ControlFlow::Break(Flow::Gone),
-            };
-        }
-    }
-
-    /// Writes what is the viewer's own. Goes on when all of it is out.
-    fn write_own(&self, out: &mut Outgoing) -> ControlFlow<Flow> {
-        while !out.own.is_empty() {
-            let mut parts = [IoSlice::new(&[]); PARTS];
-            let mut offset = out.offset;
-            let mut count = 0;
-            for (part, frame) in parts.iter_mut().zip(&out.own) {
-                *part = IoSlice::new(frame.get(offset..).unwrap_or_default());
-                offset = 0;
-                count += 1;
-            }
-            let written = self.write(parts.get(..count).unwrap_or_default())?;
-            out.own_written(written);
-        }
-        ControlFlow::Continue(())
-    }
-
     /// Writes batches straight from the shared frames, in one call. Goes on when the first [`PARTS`] of `run` are out.
     fn write_batches(&self, out: &mut Outgoing, run: &[Arc<Batch>], delivered: &mut Delivered) -> ControlFlow<Flow> {
         let run = run.get(..PARTS.min(run.len())).unwrap_or_default();
@@ -338,7 +309,7 @@ impl Viewer {
         let mut written = 0;
         // A viewer who asked for fewer comments may get nothing of all these.
         if total > 0 {
-            written = self.write(parts.get(..run.len()).unwrap_or_default())?;
+            written = out.write(parts.get(..run.len()).unwrap_or_default())?;
         }
         out.written += written as u64;
         for batch in run {
@@ -361,6 +332,58 @@ impl Viewer {
 }
 
 impl Outgoing {
+    /// Writes what the socket takes at once: at least a byte, or it breaks off.
+    fn write(&self, parts: &[IoSlice<'_>]) -> ControlFlow<Flow, usize> {
+        let Some(socket) = &self.socket else { return ControlFlow::Break(Flow::Gone) };
+        loop {
+            let written = match parts {
+                [part] => socket.try_write(part),
+                parts => socket.try_write_vectored(parts),
+            };
+            return match written {
+                Ok(0) => ControlFlow::Break(Flow::Gone),
+                Ok(written) => ControlFlow::Continue(written),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => ControlFlow::Break(Flow::Blocked),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => ControlFlow::Break(Flow::Gone),
+            };
+        }
+    }
+
+    /// Writes what is the viewer's own. Goes on when all of it is out.
+    fn write_own(&mut self) -> ControlFlow<Flow> {
+        while !self.own.is_empty() {
+            let mut parts = [IoSlice::new(&[]); PARTS];
+            let mut offset = self.offset;
+            let mut count = 0;
+            for (part, frame) in parts.iter_mut().zip(&self.own) {
+                *part = IoSlice::new(frame.get(offset..).unwrap_or_default());
+                offset = 0;
+                count += 1;
+            }
+            let written = self.write(parts.get(..count).unwrap_or_default())?;
+            self.own_written(written);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn end(&mut self) {
+        self.phase = Phase::Gone;
+        self.socket = None;
+        self.own = VecDeque::new();
+        (self.offset, self.own_bytes) = (0, 0);
+    }
+
+    /// Queues news. A viewer that has not had its hello yet gets the latest right after it; one that is leaving gets none,
+    /// for nothing may follow its goodbye; one with too much waiting already learns it from the next announcement.
+    fn take_news(&mut self, news: Bytes) {
+        match self.phase {
+            Phase::Held => self.news = Some(news),
+            Phase::Live => drop(self.try_push_own(news)),
+            Phase::Leaving | Phase::Gone => {}
+        }
+    }
+
     /// Gives false, and queues nothing, when too much waits already.
     fn try_push_own(&mut self, frame: Bytes) -> bool {
         let has_room = self.own_bytes <= MAX_OWN_BYTES;

@@ -44,16 +44,18 @@ struct Scene {
     shown: Seq,
     owns: Vec<Frame>,
     delivered: Delivered,
+    /// What the next tick tells.
+    news: Option<Bytes>,
 }
 
 impl Scene {
     fn new(ring: usize, socket: Arc<FakeSocket>) -> Self {
         let room = registry(config(ring)).0.get_or_make(&room_id()).unwrap();
         // The scene ticks itself.
-        room.audience.pretend_ticking();
+        room.audience.set_ticking(true);
         let joined = enter(&room, &socket, Begin::Newest);
         let shown = room.lock().ring.next();
-        Self { room, socket, joined, shown, owns: Vec::new(), delivered: Delivered::default() }
+        Self { room, socket, joined, shown, owns: Vec::new(), delivered: Delivered::default(), news: None }
     }
 
     fn publish(&self, n: usize) {
@@ -69,7 +71,8 @@ impl Scene {
         state.ring.batches_from(self.shown, usize::MAX, &mut fresh);
         self.shown = state.ring.next();
         drop(state);
-        self.delivered.add(self.joined.seat.viewer().offer(&self.room, &fresh));
+        let news = self.news.take();
+        self.delivered.add(self.joined.seat.viewer().offer(&self.room, news.as_ref(), &fresh));
     }
 
     fn send(&mut self, padding: usize) -> bool {
@@ -87,10 +90,12 @@ impl Scene {
         is_queued
     }
 
+    /// Tells it with a tick.
     fn announce(&mut self) {
         let n = u32::try_from(self.owns.len()).unwrap();
-        self.room.announce(&own_frame(n, 3));
+        self.news = Some(own_frame(n, 3));
         self.owns.push(Frame::Own(n));
+        self.tick();
     }
 
     /// What the session does once its socket has room again.
@@ -238,22 +243,27 @@ fn no_comment_follows_once_a_viewer_leaves_but_its_goodbye_does() {
     scene.joined.seat.open();
     scene.publish(1);
     scene.tick();
-    scene.joined.seat.viewer().leave();
-    assert!(scene.send(5));
-    scene.room.announce(&own_frame(99, 0));
+    while scene.send(10_000) {}
+    scene.joined.seat.leave(own_frame(98, 5));
+    scene.news = Some(own_frame(99, 0));
     scene.publish(1);
     scene.tick();
     scene.joined.seat.open();
     scene.recover();
     let first = scene.joined.cursor.seq.0 + 1;
-    assert_eq!(scene.socket.frames(), [Frame::Comments(vec![first]), Frame::Own(0)]);
+    let frames = scene.socket.frames();
+    assert_eq!(frames.first(), Some(&Frame::Comments(vec![first])));
+    assert_eq!(frames.last(), Some(&Frame::Own(98)), "however much waits before it");
+    assert_eq!(frames.len(), scene.owns.len() + 2);
+    assert_eq!(scene.room.online(), 0, "who leaves counts no more, though its last frames still go out");
 }
 
 #[test]
 fn nothing_goes_before_the_hello_and_of_earlier_news_the_latest_follows_it() {
     let mut scene = Scene::new(100, FakeSocket::open());
-    scene.room.announce(&own_frame(8, 0));
-    scene.room.announce(&own_frame(9, 0));
+    scene.news = Some(own_frame(8, 0));
+    scene.tick();
+    scene.news = Some(own_frame(9, 0));
     scene.publish(1);
     scene.tick();
     assert!(scene.send(0));
@@ -274,12 +284,22 @@ fn a_viewer_that_is_gone_stays_gone() {
     scene.socket.allow(usize::MAX);
     let received = scene.socket.received();
     assert_eq!(scene.joined.seat.open(), Flow::Gone);
-    scene.joined.seat.viewer().leave();
+    scene.joined.seat.leave(own_frame(1, 0));
     let _either_way = scene.send(0);
     scene.publish(1);
     scene.tick();
     assert_eq!(scene.joined.seat.advance(), Flow::Gone);
     assert_eq!(scene.socket.received(), received, "half a frame was out: nothing may follow it");
+}
+
+#[test]
+fn the_socket_of_one_who_left_is_let_go_of_though_the_room_remembers_it() {
+    let scene = Scene::new(100, FakeSocket::open());
+    scene.joined.seat.open();
+    let remembered = scene.room.audience.all();
+    assert_eq!(Arc::strong_count(&scene.socket), 2);
+    drop(scene.joined);
+    assert_eq!((remembered.len(), Arc::strong_count(&scene.socket)), (1, 1));
 }
 
 #[test]

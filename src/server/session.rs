@@ -36,6 +36,10 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Most acknowledgements of one connection that wait for the store. With more, the next send is answered `busy`.
 const MAX_WAITING_ACKS: usize = 4096;
 
+/// Most bytes that the kernel takes for a viewer beyond what is on its way to it. The default would be up to 4 MB
+/// (`net.ipv4.tcp_wmem`): memory, and comments that a slow viewer would read minutes late, with a ping behind them.
+const MAX_UNSENT: u32 = 128 * 1024;
+
 /// After so many messages from one client, others have their turn.
 const MESSAGES_AT_ONCE: usize = 64;
 
@@ -83,6 +87,7 @@ impl Session {
         let Connection { stream, early } = connection;
         // Frames are gathered by the room; the kernel should not gather them once more.
         let _best_effort = stream.set_nodelay(true);
+        let _best_effort = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT);
         let stream = Arc::new(stream);
         let socket = Arc::clone(&stream);
         let entrance = doors.hub.join(&opening.room, socket, opening.taste.clone(), opening.since).await;
@@ -139,20 +144,22 @@ impl Session {
                         return Some(CloseReason::SlowConsumer);
                     }
                 }
-                () = self.link.seat.viewer().blocked(), if stall.is_none() => {
+                () = self.link.seat.viewer().blocked() => {
                     if self.link.is_lost() {
                         return Some(CloseReason::PingTimeout);
                     }
-                    if self.link.seat.advance() == Flow::Gone {
-                        return None;
+                    if stall.is_none() {
+                        if self.link.seat.advance() == Flow::Gone {
+                            return None;
+                        }
+                        stall = self.stall_now();
                     }
-                    stall = self.stall_now();
                 }
                 ready = self.stream.writable(), if stall.is_some() => {
                     if ready.is_err() || self.link.seat.advance() == Flow::Gone {
                         return None;
                     }
-                    stall = self.stall_now().zip(stall).map(|(now, before)| before.or(now));
+                    stall = stall.and_then(|before| self.stall_after(before));
                 }
                 () = until(alarm), if alarm.is_some() => {
                     if stall.as_ref().is_some_and(|stall| stall.until <= Instant::now()) {
@@ -208,6 +215,14 @@ impl Session {
     fn stall_now(&self) -> Option<Stall> {
         let (is_blocked, written) = self.link.seat.viewer().progress();
         is_blocked.then(|| Stall { written, until: Instant::now() + self.doors.config.stall_limit })
+    }
+
+    /// How a stall goes on once the socket had room. That it took bytes is a sign of life: a ping may wait behind them.
+    fn stall_after(&self, before: Stall) -> Option<Stall> {
+        if self.link.seat.viewer().progress().1 != before.written {
+            self.doors.wheel.heard(&self.link);
+        }
+        self.stall_now().map(|now| before.or(now))
     }
 
     /// Takes a message; `Some` ends the session.
@@ -267,17 +282,15 @@ impl Session {
 
     /// Tells the client that the server stops and when to come back.
     fn say_goodbye(&self) -> End {
-        self.link.seat.viewer().leave();
         let reconnect_after = self.doors.config.reconnect_after.mul_f64(1.0 + fastrand::f64());
-        let _too_full_anyway = self.link.seat.send(bye(CloseReason::GoingAway, reconnect_after));
+        self.link.seat.leave(bye(CloseReason::GoingAway, reconnect_after));
         Some(CloseReason::GoingAway)
     }
 
     /// Tells the client the reason, if it can still be told, and lets go of the socket.
     async fn finish(self, end: &End) {
         let Some(reason) = end else { return };
-        self.link.seat.viewer().leave();
-        let _too_full_anyway = self.link.seat.send(close_frame(*reason));
+        self.link.seat.leave(close_frame(*reason));
         let cut = self.doors.shutdown.deadline().map(cut_at);
         let deadline = Instant::now() + LINGER;
         let deadline = cut.map_or(deadline, |cut| deadline.min(cut));

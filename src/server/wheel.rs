@@ -19,11 +19,16 @@ const NOTCHES: u32 = 50;
 /// Most notches in the timeout: a bound on the wheel's size where the timeout is far longer than the interval.
 const MOST_SLOTS: u32 = 4096;
 
+/// After so many links the wheel lets other tasks of its core run, for each may be a write.
+const YIELD_EVERY: usize = 128;
+
 /// A session's viewer, and when its client was last heard.
 pub(super) struct Link {
     pub(super) seat: Seat,
     /// Notches since the wheel began, at the last sign of life.
     heard: AtomicU64,
+    /// By so many notches the next ping comes before the interval is over.
+    early: AtomicU64,
     is_asked: AtomicBool,
     is_lost: AtomicBool,
 }
@@ -68,10 +73,9 @@ impl Wheel {
         let inner = &*self.inner;
         let now = inner.now.load(Ordering::Acquire);
         let (is_asked, is_lost) = (AtomicBool::new(false), AtomicBool::new(false));
-        let link = Arc::new(Link { seat, heard: AtomicU64::new(now), is_asked, is_lost });
-        // Up to a tenth early, so that connections that began together do not ping together.
-        let early = fastrand::u64(0..=inner.interval / 10);
-        inner.put(now + (inner.interval - early).max(1), Arc::downgrade(&link));
+        let link = Link { seat, heard: AtomicU64::new(now), early: AtomicU64::new(inner.jitter()), is_asked, is_lost };
+        let link = Arc::new(link);
+        inner.put(inner.silent_until(&link).max(now + 1), Arc::downgrade(&link));
         link
     }
 
@@ -91,25 +95,29 @@ impl Wheel {
             tokio::select! {
                 biased; // a stop goes before work
                 _ = shutdown.begun() => return,
-                _ = ticks.tick() => self.turn_once(),
+                _ = ticks.tick() => self.turn_once().await,
             }
         }
     }
 
     /// Moves on by one notch: asks who was silent, gives up who did not answer.
-    pub(super) fn turn_once(&self) {
+    pub(super) async fn turn_once(&self) {
         let inner = &*self.inner;
         let now = inner.now.fetch_add(1, Ordering::AcqRel) + 1;
         let due = std::mem::take(&mut *inner.slot(now));
-        for weak in due {
+        for (i, weak) in due.into_iter().enumerate() {
+            if i % YIELD_EVERY == YIELD_EVERY - 1 {
+                tokio::task::yield_now().await;
+            }
             let Some(link) = weak.upgrade() else { continue };
-            let silent_until = link.heard.load(Ordering::Acquire).saturating_add(inner.interval);
+            let silent_until = inner.silent_until(&link);
             if link.is_asked.load(Ordering::Acquire) {
                 link.is_lost.store(true, Ordering::Release);
                 link.seat.viewer().rouse();
             } else if silent_until > now {
                 inner.put(silent_until, weak);
             } else {
+                link.early.store(inner.jitter(), Ordering::Release);
                 link.is_asked.store(true, Ordering::Release);
                 let _too_full_anyway = link.seat.send(PING);
                 inner.put(now + inner.timeout.max(1), weak);
@@ -119,6 +127,17 @@ impl Wheel {
 }
 
 impl Inner {
+    /// Up to a tenth of the interval, so that connections that began together do not ping together.
+    fn jitter(&self) -> u64 {
+        fastrand::u64(0..=self.interval / 10)
+    }
+
+    /// The notch in which a link that says nothing is asked.
+    fn silent_until(&self, link: &Link) -> u64 {
+        let wait = self.interval.saturating_sub(link.early.load(Ordering::Acquire));
+        link.heard.load(Ordering::Acquire).saturating_add(wait)
+    }
+
     fn put(&self, notch: u64, link: Weak<Link>) {
         self.slot(notch).push(link);
     }

@@ -39,15 +39,41 @@ fn pings(socket: &Counter) -> u64 {
     socket.0.load(Ordering::Relaxed)
 }
 
+async fn turn(wheel: &Wheel, notches: usize) {
+    for _ in 0..notches {
+        wheel.turn_once().await;
+    }
+}
+
+#[tokio::test]
+async fn clients_that_came_together_are_asked_apart_in_every_round() {
+    let wheel = Wheel::new(Duration::from_secs(50), Duration::from_secs(10));
+    let links: Vec<_> = (0..300).map(|_| link(&wheel)).collect();
+    let asked = || links.iter().map(|(_, socket)| pings(socket)).sum::<u64>();
+    for round in 1..=3 {
+        let mut at_once = Vec::new();
+        while asked() < round * 300 {
+            let before = asked();
+            wheel.turn_once().await;
+            at_once.push(asked() - before);
+            links
+                .iter()
+                .filter(|(link, _)| link.is_asked.load(Ordering::Relaxed))
+                .for_each(|(link, _)| wheel.heard(link));
+        }
+        assert!(at_once.iter().all(|asked| *asked <= 150), "round {round}: {at_once:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_silent_client_is_asked_once_and_given_up_after_the_timeout() {
     let wheel = Wheel::new(Duration::from_secs(50), Duration::from_secs(10));
     let (link, socket) = link(&wheel);
-    (0..44).for_each(|_| wheel.turn_once());
+    turn(&wheel, 44).await;
     assert_eq!((pings(&socket), link.is_lost()), (0, false), "not before nine tenths of the interval");
-    (0..6).for_each(|_| wheel.turn_once());
+    turn(&wheel, 6).await;
     assert_eq!((pings(&socket), link.is_lost()), (1, false));
-    (0..10).for_each(|_| wheel.turn_once());
+    turn(&wheel, 10).await;
     assert!(link.is_lost());
     link.seat.viewer().blocked().await;
 }
@@ -58,13 +84,13 @@ async fn a_client_that_answers_is_asked_again_and_stays() {
     let (link, socket) = link(&wheel);
     for _ in 0..1000 {
         let before = pings(&socket);
-        wheel.turn_once();
+        wheel.turn_once().await;
         if pings(&socket) > before {
             wheel.heard(&link);
         }
     }
     assert!(!link.is_lost());
-    assert!((15..=20).contains(&pings(&socket)), "{}", pings(&socket));
+    assert!((18..=23).contains(&pings(&socket)), "{}", pings(&socket));
 }
 
 #[tokio::test]
@@ -73,11 +99,11 @@ async fn who_talks_is_never_asked_and_who_leaves_is_forgotten() {
     let (link, socket) = link(&wheel);
     for _ in 0..500 {
         wheel.heard(&link);
-        wheel.turn_once();
+        wheel.turn_once().await;
     }
     assert_eq!(pings(&socket), 0);
     drop(link);
-    (0..100).for_each(|_| wheel.turn_once());
+    turn(&wheel, 100).await;
     assert!(wheel.inner.slots.iter().all(|slot| slot.lock().unwrap().is_empty()));
 }
 

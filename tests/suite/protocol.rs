@@ -265,6 +265,29 @@ async fn a_send_over_the_acks_that_may_wait_is_refused_and_counted() {
 }
 
 #[tokio::test]
+async fn acknowledgements_by_the_thousand_reach_a_client_that_reads() {
+    const COUNT: usize = 4000;
+    let folder = tempfile::tempdir().unwrap();
+    // All of them are stored by one bulk, and so are acknowledged at once.
+    let config = "[store]\nflush_interval = \"2s\"\nbatch = 10000";
+    let server = Start::in_folder(folder.path()).config(NO_LIMITS).config(config).run();
+    let mut sender = Viewer::join(server.address, "r1", "").await;
+    for number in 0..COUNT {
+        let nonce = format!("{number:064}");
+        sender.send(&json!({"type": "send", "nonce": nonce, "text": "x", "ack": "stored"})).await;
+    }
+    let mut acknowledged = std::collections::HashSet::new();
+    while acknowledged.len() < COUNT {
+        let frame = sender.frame().await;
+        if frame["type"] == "ack" {
+            assert_eq!(frame["level"], "stored");
+            assert!(acknowledged.insert(frame["nonce"].to_string()), "acknowledged twice: {frame}");
+        }
+    }
+    server.is_well().await;
+}
+
+#[tokio::test]
 async fn a_room_too_many_is_told_so_and_closed_with_a_code_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let server = Start::in_folder(folder.path()).config("[room]\nmax_rooms = 1").run();

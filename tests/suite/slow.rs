@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::io::AsyncReadExt as _;
+use tokio::time::{Instant, timeout};
 
 use super::support::server::{Server, Start, until};
 use super::support::viewer::{Viewer, texts_of};
-use super::support::wire::{CLOSE, Wire, frame};
+use super::support::wire::{CLOSE, Frame, PING, Wire, frame};
 
 /// Large comments, so that sockets are soon full, and a small ring, so that a viewer soon falls off its end.
 const LARGE: &str = "[limits]\nmin_interval = \"0s\"\nmax_chars = 10000\nmax_text_bytes = 10000\n\
@@ -93,15 +94,90 @@ async fn who_takes_nothing_for_too_long_is_let_go_and_counted() {
     let config = format!("{LARGE}\nstall_limit = \"300ms\"");
     let server = Start::in_folder(folder.path()).config(&config).run();
     let mut reader = Viewer::join(server.address, "r1", "").await;
-    let stalled = [Wire::join_narrow(server.address, "r1").await, Wire::join_narrow(server.address, "r1").await];
+    let join = || Wire::join_with_buffer(server.address, "r1", 32 * 1024);
+    let stalled = [join().await, join().await];
     let idle = Viewer::join(server.address, "r2", "").await;
-    say(&server, &mut reader, 600).await;
+    let [mut first, mut second] = stalled;
+    let read_on = async {
+        until("both are let go", async || server.metric("danmaku_viewers").await <= 3).await;
+        tokio::join!(first.rest(), second.rest())
+    };
+    // Those who read on in the last moment still learn why they are let go.
+    let ((), (first, second)) = tokio::join!(say(&server, &mut reader, 600), read_on);
+    for frames in [first, second] {
+        assert_eq!(frames.last().and_then(Frame::code), Some(4002), "{} frames", frames.len());
+    }
     let counted = "danmaku_sessions_ended_total{code=\"slow_consumer\"}";
-    until("both are let go", async || server.sum("danmaku_sessions_ended_total").await == 2 + 1).await;
+    until("both are counted", async || server.sum("danmaku_sessions_ended_total").await == 2 + 1).await;
     assert_eq!(server.metric(counted).await, 2, "and nobody else is");
-    assert_eq!(server.metric("danmaku_viewers").await, 2);
-    drop((stalled, idle));
+    drop(idle);
     server.is_well().await;
+}
+
+#[tokio::test]
+async fn who_asks_and_never_reads_the_answers_still_gets_its_close() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[server]\nmax_frames_per_sec = 100000\nstall_limit = \"20s\"";
+    let server = Start::in_folder(folder.path()).config(config).run();
+    let mut wire = Wire::join_narrow(server.address, "r1").await;
+    let pings = frame(PING, &[b'x'; 125]).repeat(100);
+    let over = async || server.metric("danmaku_viewers").await == 0;
+    while !over().await {
+        wire.write(&pings).await;
+    }
+    let frames = wire.rest().await;
+    assert_eq!(frames.last().and_then(Frame::code), Some(4002), "after {} pongs", frames.len());
+    server.is_well().await;
+}
+
+const HASTY_PINGS: &str = "ping_interval = \"1s\"\nping_timeout = \"500ms\"";
+
+#[tokio::test]
+async fn a_dead_viewer_is_noticed_though_its_socket_is_full() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Start::in_folder(folder.path()).config(&format!("{LARGE}\n{HASTY_PINGS}")).run();
+    let mut reader = Viewer::join(server.address, "r1", "").await;
+    let _dead = [Wire::join_narrow(server.address, "r1").await, Wire::join_narrow(server.address, "r1").await];
+    until("both are given up", async || {
+        server.post("r1", "", &json!({"text": large(0)})).await;
+        reader.texts(1).await;
+        server.metric("danmaku_viewers").await == 1
+    })
+    .await;
+    let counted = "danmaku_sessions_ended_total{code=\"ping_timeout\"}";
+    until("and counted", async || server.metric(counted).await == 2).await;
+}
+
+#[tokio::test]
+async fn a_slow_viewer_that_reads_on_is_not_taken_for_dead_though_its_ping_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Start::in_folder(folder.path()).config(&format!("{LARGE}\n{HASTY_PINGS}")).run();
+    let mut slow = Wire::join_narrow(server.address, "r1").await;
+    // Takes up to 100 KB a second for three times as long as a silent viewer may live; it gets a megabyte a second.
+    let reads = async {
+        let begun = Instant::now();
+        let mut ticks = tokio::time::interval(Duration::from_millis(10));
+        let (mut part, mut taken) = ([0; 1000], 0);
+        while begun.elapsed() < Duration::from_millis(4500) {
+            ticks.tick().await;
+            let read = timeout(Duration::from_secs(1), slow.stream.read(&mut part)).await.expect("more waits");
+            taken += read.expect("the connection goes on");
+        }
+        taken
+    };
+    let says = async {
+        let mut ticks = tokio::time::interval(Duration::from_millis(10));
+        loop {
+            ticks.tick().await;
+            server.post("r1", "", &json!({"text": large(0)})).await;
+        }
+    };
+    let taken = tokio::select! {
+        taken = reads => taken,
+        () = says => 0,
+    };
+    assert!(taken > 100_000, "{taken} bytes");
+    assert_eq!(server.metric("danmaku_viewers").await, 1, "it has never answered a ping, for none has come through");
 }
 
 #[tokio::test]

@@ -76,8 +76,13 @@ impl Wire {
 
     /// Joins with the smallest of receive buffers, so that it is soon full.
     pub async fn join_narrow(address: SocketAddr, room: &str) -> Self {
+        Self::join_with_buffer(address, room, 2048).await
+    }
+
+    /// Joins with a receive buffer of so many bytes.
+    pub async fn join_with_buffer(address: SocketAddr, room: &str, bytes: u32) -> Self {
         let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
-        socket.set_recv_buffer_size(2048).expect("it is not connected yet");
+        socket.set_recv_buffer_size(bytes).expect("it is not connected yet");
         let mut wire = Self { stream: socket.connect(address).await.expect("the server listens"), read: Vec::new() };
         wire.write(handshake(room).as_bytes()).await;
         wire.head().await;
