@@ -82,8 +82,14 @@ pub fn run(effort: Effort) {
     let (ours, twice) = search(&Server::danmakud(NO_LIMITS), 200.0, effort, &mut table, "danmakud");
     let (theirs, _) = search(&Server::obvious(), 8.0, effort, &mut table, "obvious");
     table.print();
-    goal("deliveries/s over obvious", ours / theirs, Goal::AtLeast(50.0));
-    goal("at twice the rate, deliveries/s over those at the highest", twice.per_second() / ours, Goal::AtLeast(1.0));
+    // With nothing borne there is no ratio, and no goal reached.
+    let over = |base: f64, value: f64| if base > 0.0 { value / base } else { f64::NAN };
+    goal("deliveries/s over obvious", over(theirs, ours), Goal::AtLeast(50.0));
+    goal(
+        "at twice the rate, deliveries/s over those at the highest",
+        over(ours, twice.per_second()),
+        Goal::AtLeast(1.0),
+    );
     goal("of what was left out then, the part not told", untold(&twice), Goal::AtMost(0.0));
 }
 
