@@ -12,7 +12,7 @@ pub fn raise_limit(max_connections: usize) {
     // What cannot be raised stays as it is; the message below tells.
     let _best_effort = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, ..before });
     let Some(limit) = getrlimit(Resource::Nofile).current else { return };
-    let needed = max_connections as u64 + SPARE;
+    let needed = (max_connections as u64).saturating_add(SPARE);
     if limit < needed {
         let takes = limit.saturating_sub(SPARE);
         warn!(
