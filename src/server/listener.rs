@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::gate::{Full, Gate, Place};
+use super::refuser::Refuser;
 use super::session::GONE;
 use super::{Doors, cut_at, ops, problem, routes};
 use crate::model::Refusal;
@@ -43,6 +44,7 @@ pub async fn run(listener: TcpListener, doors: Doors) {
     tasks.spawn(doors.wheel.clone().turn(doors.shutdown.clone()));
     let taker = Arc::new(Taker {
         gate: Gate::new(&doors.config.gate, Arc::clone(&doors.metrics)),
+        refuser: Refuser::new(tasks.clone(), doors.shutdown.clone()),
         router: routes::router(doors.clone(), tasks.clone()),
         tasks: tasks.clone(),
         doors,
@@ -60,6 +62,7 @@ pub async fn run(listener: TcpListener, doors: Doors) {
 /// What takes connections on.
 struct Taker {
     gate: Gate,
+    refuser: Refuser,
     router: Router,
     tasks: TaskTracker,
     doors: Doors,
@@ -87,7 +90,7 @@ impl Taker {
             }
             Err(full) => {
                 self.doors.metrics.connections_refused.get_or_create(&[("code", full.code())]).inc();
-                let _best_effort = stream.try_write(full.answer().as_bytes());
+                self.refuser.refuse(stream, full);
             }
         }
     }

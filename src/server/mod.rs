@@ -14,6 +14,7 @@ mod post;
 mod problem;
 mod pulse;
 mod query;
+mod refuser;
 mod routes;
 mod session;
 mod upgrade;
