@@ -12,7 +12,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout_at};
 use tokio_util::task::TaskTracker;
@@ -27,6 +27,22 @@ use crate::wire::CloseReason;
 
 /// Most bytes in the head of a request: the least that hyper's `http1::Builder::max_buf_size` takes, it panics below.
 const MAX_HEAD: usize = 8192;
+
+/// Connections that may wait to be taken on. The kernel takes the lesser of this and its own bound (net.core.somaxconn, 4,096
+/// by default since Linux 5.4); a client beyond it is not heard and tries again a second later.
+const BACKLOG: u32 = 4096;
+
+/// Listens at `address`.
+///
+/// # Errors
+/// When the address cannot be had.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Else a restart would have to wait until the connections of the server before it are forgotten.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Takes connections from `listener` until the shutdown begins, then waits until the last of them has ended.
 pub async fn run(listener: TcpListener, doors: Doors) {
@@ -135,5 +151,37 @@ async fn serve(doors: Doors, router: Router, stream: TcpStream, place: Arc<Place
     };
     if let Err(error) = outcome {
         debug!(%error, %address, "connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn thousands_may_wait_to_be_taken_on() {
+        super::super::raise_limit(0);
+        let kernels = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let waiting = kernels.trim().parse::<usize>().unwrap().min(1500);
+        let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut clients = Vec::new();
+        for number in 0..waiting {
+            // One too many is not refused, but has to try again after a second.
+            let connect = TcpStream::connect(listener.local_addr().unwrap());
+            let connected = tokio::time::timeout(Duration::from_millis(900), connect).await;
+            clients.push(connected.unwrap_or_else(|_| panic!("no more than {number} may wait")).unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_is_free_again_at_once() {
+        let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        // Who closes first keeps the address busy for a while (TIME_WAIT).
+        drop(listener.accept().await.unwrap());
+        drop(listener);
+        drop(client);
+        assert_eq!(bind(address).unwrap().local_addr().unwrap(), address);
     }
 }

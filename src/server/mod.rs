@@ -25,7 +25,7 @@ use std::time::Duration;
 
 pub use descriptors::raise_limit;
 pub use gate::GateConfig;
-pub use listener::run;
+pub use listener::{bind, run};
 pub use ops::Readiness;
 pub use problem::CODES;
 pub use routes::openapi;
