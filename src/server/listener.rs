@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::gate::{Full, Gate, Place};
+use super::http_socket::HttpSocket;
 use super::refuser::Refuser;
 use super::session::GONE;
 use super::{Doors, cut_at, ops, problem, routes};
@@ -100,12 +101,12 @@ impl Taker {
     }
 
     fn take(&self, stream: TcpStream, address: SocketAddr) {
-        match self.gate.enter(address.ip()) {
+        match self.gate.enter(address) {
             Ok(place) => {
-                self.tasks.spawn(serve(self.doors.clone(), self.router.clone(), stream, Arc::new(place), address));
+                self.tasks.spawn(serve(self.doors.clone(), self.router.clone(), stream, Arc::new(place)));
             }
             Err(full) => {
-                self.doors.metrics.connections_refused.get_or_create(&[("code", full.code())]).inc();
+                self.gate.count_refused(full);
                 self.refuser.refuse(stream, full);
             }
         }
@@ -125,7 +126,9 @@ async fn pause_after(error: &io::Error) {
 }
 
 /// Speaks HTTP until the connection ends or is upgraded; a session goes on in a task of its own and keeps the place.
-async fn serve(doors: Doors, router: Router, stream: TcpStream, place: Arc<Place>, address: SocketAddr) {
+async fn serve(doors: Doors, router: Router, stream: TcpStream, place: Arc<Place>) {
+    let address = place.address();
+    let socket = HttpSocket::new(stream, Arc::clone(&place), doors.config.request_timeout);
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&place));
@@ -135,7 +138,7 @@ async fn serve(doors: Doors, router: Router, stream: TcpStream, place: Arc<Place
         .timer(TokioTimer::new())
         .header_read_timeout(doors.config.request_timeout)
         .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(socket), service)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     let outcome = tokio::select! {

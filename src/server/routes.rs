@@ -1,5 +1,6 @@
 //! The routes, and their description: one list for both, so that they cannot drift apart.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
@@ -7,12 +8,13 @@ use axum::http::header::X_CONTENT_TYPE_OPTIONS;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::{OpenApi, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::gate::Place;
 use super::problem::{Code, Problem};
 use super::{Doors, history, ops, page, post, upgrade};
 
@@ -83,11 +85,22 @@ pub(super) fn router(doors: Doors, tasks: TaskTracker) -> Router {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
         .layer(middleware::map_response(name_the_problem))
-        .layer(middleware::map_response(forbid_guessing))
         .layer(middleware::from_fn_with_state(patience, within))
         .layer(middleware::from_fn_with_state(doors.clone(), count_refused))
+        .layer(middleware::from_fn(in_its_place))
+        .layer(middleware::map_response(forbid_guessing))
         .layer(DefaultBodyLimit::max(max_body))
         .with_state(AppState { doors, tasks })
+}
+
+/// Handles a request when there is a place for one more.
+async fn in_its_place(Extension(place): Extension<Arc<Place>>, request: Request, next: Next) -> Response {
+    if let Err(full) = place.begin_request() {
+        return Problem::from(full).into_response();
+    }
+    let response = next.run(request).await;
+    place.answered();
+    response
 }
 
 /// Ends a request that takes too long, such as one whose body never comes. A handshake is over long before.

@@ -12,11 +12,11 @@ use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tracing::{Instrument as _, debug, debug_span};
 
 use super::gate::Place;
+use super::http_socket::HttpSocket;
 use super::problem::Problem;
 use super::query::{InRoom, Params, identity};
 use super::routes::AppState;
@@ -83,12 +83,13 @@ pub(super) async fn upgrade(
     let span = debug_span!("session", room = %opening.room);
     let (doors, tasks) = (Arc::new(state.doors.clone()), state.tasks.clone());
     let task = async move {
-        let connection = match upgraded.await.map(|upgraded| upgraded.downcast::<TokioIo<TcpStream>>()) {
+        let connection = match upgraded.await.map(|upgraded| upgraded.downcast::<TokioIo<HttpSocket>>()) {
             // A copy, for even an empty part of hyper's buffer would keep its 8 KiB for as long as the session.
-            Ok(Ok(parts)) => {
-                Connection { stream: parts.io.into_inner(), early: Bytes::copy_from_slice(&parts.read_buf) }
-            }
-            Ok(Err(_)) => return debug!("the connection is not a TCP stream"),
+            Ok(Ok(parts)) => Connection {
+                stream: parts.io.into_inner().into_stream(),
+                early: Bytes::copy_from_slice(&parts.read_buf),
+            },
+            Ok(Err(_)) => return debug!("the connection is not one of the listener's"),
             Err(error) => return debug!(%error, "the handshake was not finished"),
         };
         place.settle();
