@@ -10,7 +10,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json, Router};
 use tokio_util::task::TaskTracker;
-use utoipa::openapi::{OpenApi, ResponseBuilder};
+use utoipa::openapi::{Content, OpenApi, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -53,18 +53,28 @@ pub fn openapi() -> OpenApi {
     for item in api.paths.paths.values_mut() {
         for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
             for (status, told) in ANYWHERE {
-                let response = || ResponseBuilder::new().description(told).build().into();
-                operation.responses.responses.entry(status.to_owned()).or_insert_with(response);
+                let response = operation.responses.responses.entry(status.to_owned()).or_insert_with(|| {
+                    let error = Content::new(Some(Ref::from_schema_name("Error")));
+                    ResponseBuilder::new().content("application/json", error).build().into()
+                });
+                if let RefOr::T(response) = response {
+                    let own = std::mem::take(&mut response.description);
+                    response.description = if own.is_empty() { told.to_owned() } else { format!("{own}; {told}") };
+                }
             }
         }
     }
     api
 }
 
-/// How any request can be answered, whatever it asks for: added where a route does not describe it itself.
+/// How any request can be answered, whatever it asks for: added to what a route says of itself.
 const ANYWHERE: [(&str, &str); 2] = [
     ("408", "`timeout`: the request was not finished in time"),
-    ("503", "`too_many_connections`: as many connections as may be are open"),
+    (
+        "503",
+        "as many connections as may be are open (`too_many_connections`), from this address \
+         (`too_many_from_address`), or in a handshake or another request (`too_many_handshakes`)",
+    ),
 ];
 
 /// This description.

@@ -58,10 +58,8 @@ pub(super) struct SocketQuery {
         (status = 400, description = "A parameter is wrong: `bad_room`, `bad_query`, `bad_cursor`, `bad_guest`, \
             `bad_name`, `bad_compress`, `bad_rate`", body = crate::wire::ErrorView<'_>),
         (status = 401, description = "The identity cannot be established: `bad_token`", body = crate::wire::ErrorView<'_>),
-        (status = 408, description = "`timeout`: not finished in time", body = crate::wire::ErrorView<'_>),
         (status = 426, description = "`not_websocket`: not a handshake of version 13", body = crate::wire::ErrorView<'_>),
-        (status = 503, description = "`going_away`, `too_many_connections`, `too_many_from_address`, \
-            `too_many_handshakes`", body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "`going_away`: the server is about to stop", body = crate::wire::ErrorView<'_>),
     ),
 )]
 pub(super) async fn upgrade(
