@@ -78,7 +78,7 @@ pub(super) async fn upgrade(
     let Some(upgraded) = request.extensions_mut().remove::<OnUpgrade>() else {
         return Err(Problem::not_a_handshake());
     };
-    let span = debug_span!("session", room = %opening.room);
+    let span = debug_span!("session", conn = %place.address(), room = %opening.room);
     let (doors, tasks) = (Arc::new(state.doors.clone()), state.tasks.clone());
     let task = async move {
         let connection = match upgraded.await.map(|upgraded| upgraded.downcast::<TokioIo<HttpSocket>>()) {
@@ -93,10 +93,11 @@ pub(super) async fn upgrade(
         place.settle();
         let Some(session) = Session::begin(doors, opening, connection).await else { return };
         // A task of its own, for it lives long and needs less room than what led to it.
-        tasks.spawn(async move {
+        let run = async move {
             session.run().await;
             drop(place);
-        });
+        };
+        tasks.spawn(run.in_current_span());
     };
     state.tasks.spawn(task.instrument(span));
     let headers = [
