@@ -119,7 +119,7 @@ mod tests {
         let chatty = refused(&listener, &refuser).await;
         SockRef::from(&chatty).send(&[b'x'; 2 * MOST_BYTES]).unwrap();
         refuser.tasks.close();
-        refuser.tasks.wait().await;
+        assert!(timeout(10 * LINGER, refuser.tasks.wait()).await.is_ok());
         drop((silent, chatty));
     }
 
