@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
@@ -55,8 +54,7 @@ impl App {
         let metrics = Arc::new(Metrics::default());
         std::fs::create_dir_all(&config.data_dir)
             .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
-        let listener =
-            TcpListener::bind(config.listen).await.with_context(|| format!("cannot listen on {}", config.listen))?;
+        let listener = server::bind(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
         let store = open_store(config.store, &clock).await?;
         let (relay, heard) = open_relay(config.redis, &metrics).await?;
         let queue = WriteQueue::new(config.queue, config.flusher.batch, Arc::clone(&metrics));

@@ -91,7 +91,7 @@ metrics! {
     connections_accepted: Counter = "connections_accepted";
     /// Connections that ended.
     connections_closed: Counter = "connections_closed";
-    /// Connections answered 503 because there were too many, by which bound.
+    /// Connections, and requests on open ones, answered 503 because there were too many, by which bound.
     connections_refused: Counters = "connections_refused";
     /// WebSocket sessions begun. Sessions now = begun - ended.
     sessions_begun: Counter = "sessions_begun";

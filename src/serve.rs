@@ -16,6 +16,7 @@ use crate::cli::{FAILED, OK, Question};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::load::{ReplayArgs, replay_command};
+use crate::server;
 use crate::shutdown::Shutdown;
 
 /// How long a replay that was stopped waits for the answers to what it has sent.
@@ -27,6 +28,7 @@ const ANSWERS: Duration = Duration::from_secs(30);
 /// When the server cannot start.
 pub async fn serve(config: Config) -> Result<ExitCode> {
     let deadline = config.shutdown_deadline;
+    server::raise_limit(config.server.gate.max_connections);
     let shutdown = Shutdown::default();
     let app = App::start(config, Clock::system(), shutdown.clone()).await?;
     let hub = app.hub();

@@ -1,10 +1,12 @@
-//! How many connections there may be: in all, from one address, and with their handshake still to come.
+//! How many connections there may be: in all, from one address, and in a handshake or another request.
 //!
-//! A connection over a bound is answered 503 at once, with when to come back, and costs no task. What a storm cannot do
-//! is keep others out for long: whoever has not finished its request within the request timeout loses its place.
+//! A connection over a bound is answered 503 at once, with when to come back, and costs no task. A place for a request is
+//! held from the connection's beginning, or the head of a later request, until the answer is written, or the client does
+//! not take it at once; a WebSocket holds none, nor does a connection that waits for its next request. What a storm cannot
+//! do is keep others out for long: to bring a request and to have it handled may take the request timeout each.
 
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
@@ -19,7 +21,7 @@ pub struct GateConfig {
     pub max_connections: usize,
     /// From one address; 0 for no bound, as behind a proxy, where all come from one.
     pub max_per_address: usize,
-    /// That are no WebSocket yet.
+    /// That are in a handshake or another request.
     pub max_handshakes: usize,
 }
 
@@ -43,15 +45,27 @@ impl Full {
         }
     }
 
+    /// The sentence for people.
+    pub(super) fn message(self) -> &'static str {
+        match self {
+            Self::Connections => "too many connections are open",
+            Self::Address => "too many connections are open from this address",
+            Self::Handshakes => "too many handshakes and requests are under way",
+        }
+    }
+
+    /// When to come back, in seconds.
+    pub(super) fn retry_after_secs(self) -> u64 {
+        match self {
+            Self::Connections | Self::Address => 5,
+            Self::Handshakes => 1,
+        }
+    }
+
     /// A whole answer, ready to send: there is no task to make one.
     pub(super) fn answer(self) -> String {
-        let body = match self {
-            Self::Connections => r#""message":"too many connections are open","retryAfterMs":5000"#,
-            Self::Address => r#""message":"too many connections are open from this address","retryAfterMs":5000"#,
-            Self::Handshakes => r#""message":"too many connections are being opened","retryAfterMs":1000"#,
-        };
-        let body = format!("{{\"code\":\"{}\",{body}}}", self.code());
-        let wait = if self == Self::Handshakes { 1 } else { 5 };
+        let (code, message, wait) = (self.code(), self.message(), self.retry_after_secs());
+        let body = format!("{{\"code\":\"{code}\",\"message\":\"{message}\",\"retryAfterMs\":{wait}000}}");
         format!(
             "HTTP/1.1 503 Service Unavailable\r\nRetry-After: {wait}\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -79,9 +93,18 @@ struct Inner {
 #[derive(Debug)]
 pub(super) struct Place {
     gate: Gate,
-    address: IpAddr,
+    address: SocketAddr,
     _connection: OwnedSemaphorePermit,
-    handshake: Mutex<Option<OwnedSemaphorePermit>>,
+    request: Mutex<Request>,
+}
+
+/// The request that a connection is in.
+#[derive(Debug)]
+struct Request {
+    /// Its place among those; `None` between two requests.
+    place: Option<OwnedSemaphorePermit>,
+    /// There is an answer, so that the place is free once that is written.
+    is_answered: bool,
 }
 
 impl Gate {
@@ -99,33 +122,74 @@ impl Gate {
     }
 
     /// Gives a connection from `address` its place, if there is one.
-    pub(super) fn enter(&self, address: IpAddr) -> Result<Place, Full> {
+    pub(super) fn enter(&self, address: SocketAddr) -> Result<Place, Full> {
         let inner = &*self.inner;
         let connection = Arc::clone(&inner.connections).try_acquire_owned().map_err(|_| Full::Connections)?;
-        let handshake = Arc::clone(&inner.handshakes).try_acquire_owned().map_err(|_| Full::Handshakes)?;
-        let mut count = inner.by_address.entry(address).or_insert(0);
+        let place = Some(self.handshake()?);
+        let mut count = inner.by_address.entry(address.ip()).or_insert(0);
         if inner.max_per_address > 0 && *count >= inner.max_per_address {
             return Err(Full::Address);
         }
         *count += 1;
         drop(count);
         inner.metrics.connections_accepted.inc();
-        let handshake = Mutex::new(Some(handshake));
-        Ok(Place { gate: self.clone(), address, _connection: connection, handshake })
+        let request = Mutex::new(Request { place, is_answered: false });
+        Ok(Place { gate: self.clone(), address, _connection: connection, request })
+    }
+
+    /// Counts a connection, or a request on one, for which there is no place.
+    pub(super) fn count_refused(&self, full: Full) {
+        self.inner.metrics.connections_refused.get_or_create(&[("code", full.code())]).inc();
+    }
+
+    fn handshake(&self) -> Result<OwnedSemaphorePermit, Full> {
+        Arc::clone(&self.inner.handshakes).try_acquire_owned().map_err(|_| Full::Handshakes)
     }
 }
 
 impl Place {
-    /// The handshake is over: another connection may begin its own.
+    /// Where the connection comes from.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A request has come. The first has its place since the connection began; a later one needs another.
+    pub(super) fn begin_request(&self) -> Result<(), Full> {
+        let mut request = self.request();
+        if request.place.is_none() {
+            request.place = Some(self.gate.handshake().inspect_err(|full| self.gate.count_refused(*full))?);
+        }
+        request.is_answered = false;
+        Ok(())
+    }
+
+    /// There is an answer to the request; its place is free once that is [written](Self::written).
+    pub(super) fn answered(&self) {
+        self.request().is_answered = true;
+    }
+
+    /// All that there was to write is written: another connection may have the place, unless the request is still handled.
+    pub(super) fn written(&self) {
+        let mut request = self.request();
+        if request.is_answered {
+            request.place = None;
+        }
+    }
+
+    /// The handshake is over, or the client takes its time with an answer: another connection may have the place.
     pub(super) fn settle(&self) {
-        drop(self.handshake.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.request().place = None;
+    }
+
+    fn request(&self) -> MutexGuard<'_, Request> {
+        self.request.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let inner = &*self.gate.inner;
-        if let Entry::Occupied(mut count) = inner.by_address.entry(self.address) {
+        if let Entry::Occupied(mut count) = inner.by_address.entry(self.address.ip()) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -143,8 +207,8 @@ mod tests {
         Gate::new(&GateConfig { max_connections, max_per_address, max_handshakes }, Arc::default())
     }
 
-    fn address(n: u8) -> IpAddr {
-        IpAddr::from([127, 0, 0, n])
+    fn address(n: u8) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, n], 4000))
     }
 
     #[test]
@@ -171,6 +235,34 @@ mod tests {
         first.settle();
         let second = gate.enter(address(1)).unwrap();
         drop((first, second));
+    }
+
+    #[test]
+    fn a_place_for_a_request_is_held_until_its_answer_is_written() {
+        let gate = gate(10, 0, 1);
+        let place = gate.enter(address(1)).unwrap();
+        let is_full = || gate.inner.handshakes.available_permits() == 0;
+        for _ in 0..2 {
+            place.begin_request().unwrap();
+            place.written();
+            assert!(is_full(), "what is written before the answer is none");
+            place.answered();
+            assert!(is_full(), "it is not written yet");
+            place.written();
+            assert!(!is_full());
+        }
+        // A request that came before the answer to the one before it was written.
+        place.begin_request().unwrap();
+        place.answered();
+        place.begin_request().unwrap();
+        place.written();
+        assert!(is_full());
+        place.answered();
+        place.written();
+        let other = gate.enter(address(2)).unwrap();
+        assert_eq!(place.begin_request(), Err(Full::Handshakes));
+        drop(other);
+        assert_eq!(place.begin_request(), Ok(()));
     }
 
     #[test]

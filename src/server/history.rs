@@ -75,9 +75,7 @@ pub(super) struct Page<'a> {
             body = inline(OneOf<'_>)),
         (status = 400, description = "A parameter is wrong: `bad_room`, `bad_query`, `bad_last`, `bad_limit`, \
             `bad_cursor`", body = crate::wire::ErrorView<'_>),
-        (status = 408, description = "`timeout`: not finished in time", body = crate::wire::ErrorView<'_>),
-        (status = 503, description = "`store_unavailable`: the page is in the store, which does not answer; \
-            `too_many_connections`",
+        (status = 503, description = "`store_unavailable`: the page is in the store, which does not answer",
             body = crate::wire::ErrorView<'_>),
     ),
 )]

@@ -6,6 +6,7 @@
 mod descriptors;
 mod gate;
 mod history;
+mod http_socket;
 mod inbound;
 mod listener;
 mod ops;
@@ -14,6 +15,7 @@ mod post;
 mod problem;
 mod pulse;
 mod query;
+mod refuser;
 mod routes;
 mod session;
 mod upgrade;
@@ -24,7 +26,7 @@ use std::time::Duration;
 
 pub use descriptors::raise_limit;
 pub use gate::GateConfig;
-pub use listener::run;
+pub use listener::{bind, run};
 pub use ops::Readiness;
 pub use problem::CODES;
 pub use routes::openapi;
@@ -39,7 +41,8 @@ use crate::shutdown::Shutdown;
 /// How connections are treated.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// How long a client may take to send the head of a request, and a whole request.
+    /// How long a client may take to send the head of a request, and a whole request; how long its connection may be idle
+    /// before the next; and how long it may take nothing of an answer.
     pub request_timeout: Duration,
     /// Most bytes in a message from a client.
     pub max_message: usize,

@@ -84,13 +84,12 @@ pub(super) struct Accepted {
             `text_combining`, `text_too_long`, `text_too_large`, `bad_mode`, `bad_color`, `bad_size`, `bad_nonce`, \
             `bad_json`, `bad_field`; or a parameter does: `bad_room`, `bad_query`, `bad_guest`, `bad_name`", body = crate::wire::ErrorView<'_>),
         (status = 401, description = "The identity cannot be established: `bad_token`", body = crate::wire::ErrorView<'_>),
-        (status = 408, description = "`timeout`: the request was not finished in time", body = crate::wire::ErrorView<'_>),
         (status = 413, description = "`too_big`: the body is too large", body = crate::wire::ErrorView<'_>),
         (status = 422, description = "`set_aside`: it was accepted and shown, but the store refused it for good",
             body = crate::wire::ErrorView<'_>),
         (status = 429, description = "`rate_limited`: the sender is too fast", body = crate::wire::ErrorView<'_>),
-        (status = 503, description = "It cannot be kept now: `busy`, `too_many_rooms`, `going_away`, \
-            `too_many_connections`", body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "It cannot be kept now: `busy`, `too_many_rooms`, `going_away`",
+            body = crate::wire::ErrorView<'_>),
     ),
 )]
 pub(super) async fn comment(

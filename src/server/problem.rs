@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
+use super::gate::Full;
 use crate::auth::AuthError;
 use crate::hub::{HistoryError, NotReady};
 use crate::model::{CursorError, IdError, Refusal};
@@ -110,6 +111,12 @@ impl IntoResponse for Problem {
         }
         let view = ErrorView::new(self.code, &self.message, self.retry_after);
         (self.status, headers, Extension(Code(self.code)), Json(view)).into_response()
+    }
+}
+
+impl From<Full> for Problem {
+    fn from(full: Full) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, full.code(), full.message()).wait(full.retry_after_secs())
     }
 }
 

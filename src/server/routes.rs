@@ -1,5 +1,6 @@
 //! The routes, and their description: one list for both, so that they cannot drift apart.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
@@ -7,12 +8,13 @@ use axum::http::header::X_CONTENT_TYPE_OPTIONS;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use tokio_util::task::TaskTracker;
-use utoipa::openapi::{OpenApi, ResponseBuilder};
+use utoipa::openapi::{Content, OpenApi, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::gate::Place;
 use super::problem::{Code, Problem};
 use super::{Doors, history, ops, page, post, upgrade};
 
@@ -51,18 +53,28 @@ pub fn openapi() -> OpenApi {
     for item in api.paths.paths.values_mut() {
         for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
             for (status, told) in ANYWHERE {
-                let response = || ResponseBuilder::new().description(told).build().into();
-                operation.responses.responses.entry(status.to_owned()).or_insert_with(response);
+                let response = operation.responses.responses.entry(status.to_owned()).or_insert_with(|| {
+                    let error = Content::new(Some(Ref::from_schema_name("Error")));
+                    ResponseBuilder::new().content("application/json", error).build().into()
+                });
+                if let RefOr::T(response) = response {
+                    let own = std::mem::take(&mut response.description);
+                    response.description = if own.is_empty() { told.to_owned() } else { format!("{own}; {told}") };
+                }
             }
         }
     }
     api
 }
 
-/// How any request can be answered, whatever it asks for: added where a route does not describe it itself.
+/// How any request can be answered, whatever it asks for: added to what a route says of itself.
 const ANYWHERE: [(&str, &str); 2] = [
     ("408", "`timeout`: the request was not finished in time"),
-    ("503", "`too_many_connections`: as many connections as may be are open"),
+    (
+        "503",
+        "as many connections as may be are open (`too_many_connections`), from this address \
+         (`too_many_from_address`), or in a handshake or another request (`too_many_handshakes`)",
+    ),
 ];
 
 /// This description.
@@ -83,11 +95,22 @@ pub(super) fn router(doors: Doors, tasks: TaskTracker) -> Router {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
         .layer(middleware::map_response(name_the_problem))
-        .layer(middleware::map_response(forbid_guessing))
         .layer(middleware::from_fn_with_state(patience, within))
         .layer(middleware::from_fn_with_state(doors.clone(), count_refused))
+        .layer(middleware::from_fn(in_its_place))
+        .layer(middleware::map_response(forbid_guessing))
         .layer(DefaultBodyLimit::max(max_body))
         .with_state(AppState { doors, tasks })
+}
+
+/// Handles a request when there is a place for one more.
+async fn in_its_place(Extension(place): Extension<Arc<Place>>, request: Request, next: Next) -> Response {
+    if let Err(full) = place.begin_request() {
+        return Problem::from(full).into_response();
+    }
+    let response = next.run(request).await;
+    place.answered();
+    response
 }
 
 /// Ends a request that takes too long, such as one whose body never comes. A handshake is over long before.

@@ -12,11 +12,11 @@ use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tracing::{Instrument as _, debug, debug_span};
 
 use super::gate::Place;
+use super::http_socket::HttpSocket;
 use super::problem::Problem;
 use super::query::{InRoom, Params, identity};
 use super::routes::AppState;
@@ -58,10 +58,8 @@ pub(super) struct SocketQuery {
         (status = 400, description = "A parameter is wrong: `bad_room`, `bad_query`, `bad_cursor`, `bad_guest`, \
             `bad_name`, `bad_compress`, `bad_rate`", body = crate::wire::ErrorView<'_>),
         (status = 401, description = "The identity cannot be established: `bad_token`", body = crate::wire::ErrorView<'_>),
-        (status = 408, description = "`timeout`: not finished in time", body = crate::wire::ErrorView<'_>),
         (status = 426, description = "`not_websocket`: not a handshake of version 13", body = crate::wire::ErrorView<'_>),
-        (status = 503, description = "`going_away`, `too_many_connections`, `too_many_from_address`, \
-            `too_many_handshakes`", body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "`going_away`: the server is about to stop", body = crate::wire::ErrorView<'_>),
     ),
 )]
 pub(super) async fn upgrade(
@@ -80,24 +78,26 @@ pub(super) async fn upgrade(
     let Some(upgraded) = request.extensions_mut().remove::<OnUpgrade>() else {
         return Err(Problem::not_a_handshake());
     };
-    let span = debug_span!("session", room = %opening.room);
+    let span = debug_span!("session", conn = %place.address(), room = %opening.room);
     let (doors, tasks) = (Arc::new(state.doors.clone()), state.tasks.clone());
     let task = async move {
-        let connection = match upgraded.await.map(|upgraded| upgraded.downcast::<TokioIo<TcpStream>>()) {
+        let connection = match upgraded.await.map(|upgraded| upgraded.downcast::<TokioIo<HttpSocket>>()) {
             // A copy, for even an empty part of hyper's buffer would keep its 8 KiB for as long as the session.
-            Ok(Ok(parts)) => {
-                Connection { stream: parts.io.into_inner(), early: Bytes::copy_from_slice(&parts.read_buf) }
-            }
-            Ok(Err(_)) => return debug!("the connection is not a TCP stream"),
+            Ok(Ok(parts)) => Connection {
+                stream: parts.io.into_inner().into_stream(),
+                early: Bytes::copy_from_slice(&parts.read_buf),
+            },
+            Ok(Err(_)) => return debug!("the connection is not one of the listener's"),
             Err(error) => return debug!(%error, "the handshake was not finished"),
         };
         place.settle();
         let Some(session) = Session::begin(doors, opening, connection).await else { return };
         // A task of its own, for it lives long and needs less room than what led to it.
-        tasks.spawn(async move {
+        let run = async move {
             session.run().await;
             drop(place);
-        });
+        };
+        tasks.spawn(run.in_current_span());
     };
     state.tasks.spawn(task.instrument(span));
     let headers = [

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval};
 
-use super::support::server::{Server, Start, raw};
+use super::support::server::{Server, Start, raw, until};
 use super::support::viewer::Viewer;
 use super::support::wire::{TEXT, Wire, frame, handshake};
 
@@ -206,15 +206,25 @@ async fn a_connection_too_many_is_told_so_and_gets_its_place_later() {
     assert_eq!(body["code"], "too_many_connections");
     assert!(body["retryAfterMs"].is_u64(), "{body}");
     drop(first);
-    super::support::server::until("there is a place again", async || {
-        Viewer::try_join(server.address, "r1", "").await.is_ok()
-    })
-    .await;
+    until("there is a place again", async || Viewer::try_join(server.address, "r1", "").await.is_ok()).await;
     // The viewer that found a place has gone again, and there is one for the question.
-    super::support::server::until("it can be asked", async || {
+    until("it can be asked", async || {
         let (_, _, text) = server.request("GET", "/metrics", "").await;
         let refused = "danmaku_connections_refused_total{code=\"too_many_connections\"} ";
         text.contains(refused) && !text.contains(&format!("{refused}0"))
     })
     .await;
+}
+
+#[tokio::test]
+async fn the_log_of_a_session_names_its_connection_and_its_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Start::in_folder(folder.path()).config("[log]\nfilter = \"danmakud=debug\"").run();
+    let wire = Wire::join(server.address, "r1").await;
+    let from = wire.stream.local_addr().unwrap();
+    drop(wire);
+    until("it has ended", async || server.sum("danmaku_sessions_ended_total").await == 1).await;
+    let log = server.stop().await.stderr;
+    let line = log.lines().find(|line| line.contains("session ended")).unwrap_or_else(|| panic!("{log}"));
+    assert!(line.contains(&format!("conn={from}")) && line.contains("room=r1"), "{line}");
 }

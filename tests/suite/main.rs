@@ -13,6 +13,7 @@ mod mongo;
 mod mongo_contract;
 mod mongo_faults;
 mod nodes;
+mod places;
 mod protocol;
 mod redis_relay;
 mod resume;

@@ -195,3 +195,17 @@ async fn without_its_mongodb_it_fails_with_one_short_sentence() {
     assert!(told.contains(&free.to_string()) && told.contains("timeout"), "{told}");
     assert!(!told.contains("Topology") && !told.contains("hunter2") && told.len() < 250, "{told}");
 }
+
+#[tokio::test]
+async fn the_limit_of_open_files_is_raised_and_told_when_it_is_too_low() {
+    let folder = tempfile::tempdir().unwrap();
+    let few = Start::in_folder(&folder.path().join("few")).open_files(512, 2048).run();
+    assert_eq!(few.open_files(), 2048, "it may raise its soft limit so far");
+    let told = few.stop().await.stderr;
+    assert!(told.contains("too low for server.max_connections") && told.contains("limit=2048"), "{told}");
+    let config = "[server]\nmax_connections = 1000";
+    let enough = Start::in_folder(&folder.path().join("enough")).config(config).open_files(512, 2048).run();
+    assert_eq!(enough.open_files(), 2048);
+    let told = enough.stop().await.stderr;
+    assert!(!told.contains("too low") && told.contains("limit=2048"), "{told}");
+}

@@ -211,9 +211,16 @@ async fn the_description_has_every_refusal_that_can_come_from_anywhere() {
     let server = Start::in_folder(folder.path()).run();
     for (path, methods) in description(&server).await["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
-            for (status, code) in [("408", "timeout"), ("503", "too_many_connections")] {
+            for (status, code) in [
+                ("408", "timeout"),
+                ("503", "too_many_connections"),
+                ("503", "too_many_from_address"),
+                ("503", "too_many_handshakes"),
+            ] {
                 let told = operation["responses"][status]["description"].as_str().unwrap_or_default();
-                assert!(told.contains(code), "{method} {path} does not describe {status} {code}: {told:?}");
+                assert_eq!(told.matches(&format!("`{code}`")).count(), 1, "{method} {path}, {status} {code}: {told:?}");
+                let shape = &operation["responses"][status]["content"]["application/json"]["schema"]["$ref"];
+                assert_eq!(shape, "#/components/schemas/Error", "{method} {path} {status}");
             }
         }
     }

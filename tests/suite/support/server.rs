@@ -68,12 +68,14 @@ pub struct Start {
     data_dir: PathBuf,
     config: String,
     args: Vec<String>,
+    /// How many files it may have open: the soft limit, and the hard one.
+    open_files: Option<(u32, u32)>,
 }
 
 impl Start {
     /// With its data in this folder and everything else at its default.
     pub fn in_folder(data_dir: &Path) -> Self {
-        Self { data_dir: data_dir.to_owned(), config: String::new(), args: Vec::new() }
+        Self { data_dir: data_dir.to_owned(), config: String::new(), args: Vec::new(), open_files: None }
     }
 
     /// With this configuration as well.
@@ -88,11 +90,26 @@ impl Start {
         self
     }
 
+    /// Under these limits of open files, soft and hard.
+    pub fn open_files(mut self, soft: u32, hard: u32) -> Self {
+        self.open_files = Some((soft, hard));
+        self
+    }
+
     fn command(&self) -> (Command, TempDir) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("danmakud.toml");
         std::fs::write(&file, &self.config).expect("the folder is ours");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_danmakud"));
+        let binary = env!("CARGO_BIN_EXE_danmakud");
+        let mut command = match self.open_files {
+            Some((soft, hard)) => {
+                let mut shell = Command::new("sh");
+                let limited = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
+                shell.args(["-c", &limited, binary]);
+                shell
+            }
+            None => Command::new(binary),
+        };
         command.arg("--config").arg(&file).arg("--data-dir").arg(&self.data_dir);
         if !self.args.iter().any(|arg| arg == "--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
@@ -195,6 +212,13 @@ impl Server {
         let (_, _, text) = self.request("GET", "/metrics", "").await;
         let of_label = |line: &str| line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once(' ')?.1.parse::<i64>().ok();
         text.lines().filter_map(of_label).sum()
+    }
+
+    /// How many files it may have open now: its soft limit.
+    pub fn open_files(&self) -> u32 {
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", self.child.id())).expect("it runs");
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("Linux tells it");
+        line.split_whitespace().next().and_then(|soft| soft.parse().ok()).expect("a number")
     }
 
     /// The memory it has in use, in KiB.
