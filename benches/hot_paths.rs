@@ -255,7 +255,7 @@ fn read_ring(c: &mut Criterion) {
     let config = RoomConfig { ring: RING, ..material::defaults().hub.room };
     let rooms = Registry::new(config, Clock::system(), Arc::default(), None);
     let room = rooms.get_or_make(&material::room()).expect("there is room for one");
-    room.deliver(comments).expect("the room is in use");
+    room.deliver(comments.into_iter().map(Into::into).collect()).expect("the room is in use");
     assert_eq!(room.snapshot(Timestamp::MIN).comments.len(), RING);
     group.bench_function("1024 for a window", |b| b.iter(|| black_box(room.snapshot(Timestamp::MIN)).comments.len()));
     group.finish();

@@ -34,7 +34,9 @@ pub use seat::{Begin, Joined, Reach, Seat};
 pub use viewer::{Delivered, Flow, Viewer};
 
 use crate::metrics::Metrics;
-use crate::model::{Comment, CommentId, Cursor, Epoch, Nonce, Posted, Role, RoomId, Seq, Socket, Timestamp, UserId};
+use crate::model::{
+    Comment, CommentId, Cursor, Epoch, Nonce, Posted, Relayed, Role, RoomId, Seq, Socket, Timestamp, UserId,
+};
 use fanout::Audience;
 use hearing::Hole;
 use nonces::Nonces;
@@ -222,15 +224,15 @@ impl Room {
     ///
     /// # Errors
     /// [`Retired`]: find the room again.
-    pub fn deliver(&self, mut comments: Vec<Comment>) -> Result<(), Retired> {
+    pub fn deliver(&self, mut comments: Vec<Relayed>) -> Result<(), Retired> {
         let mut state = self.lock();
         if state.is_retired {
             return Err(Retired);
         }
         // The store may have been faster than the relay.
-        state.leave_out_known(&mut comments);
-        for comment in comments {
-            let posted = Posted::foreign(comment, state.ring.next());
+        state.leave_out_known(&mut comments, |relayed| relayed.comment.id);
+        for Relayed { comment, sender } in comments {
+            let posted = Posted::foreign(comment, state.ring.next()).sent_by(sender);
             state.ring.push(Arc::new(posted));
         }
         state.last_used = Instant::now();
