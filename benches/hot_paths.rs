@@ -232,7 +232,7 @@ fn read_ring(c: &mut Criterion) {
     let comments = material::comments(&material::lines(), RING);
     let mut ring = Ring::new(Epoch(1), RING, Timestamp::MIN);
     for (number, comment) in (1..).zip(comments.iter().cloned()) {
-        ring.push(Arc::new(Posted::stored(comment, ring.next())));
+        ring.push(Arc::new(Posted::stored(comment, ring.next())), Instant::now());
         if number % BATCH == 0 {
             ring.cut();
         }

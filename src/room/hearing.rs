@@ -6,6 +6,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{Room, State};
 use crate::model::{Comment, CommentId, Position, Posted, Timestamp};
 
@@ -96,10 +98,11 @@ impl Room {
         comments.retain(|comment| comment.ts >= whole_from || is_lost(comment));
         state.leave_out_known(&mut comments, |comment| comment.id);
         state.ring.skip(left_out);
+        let came = Instant::now();
         for comment in comments {
             // The store does not know who sent it: it counts as a viewer's.
             let posted = Posted::foreign(comment, state.ring.next());
-            state.ring.push(posted.into());
+            state.ring.push(posted.into(), came);
         }
         // Whoever joins next gets them among the recent ones.
         state.ring.cut();

@@ -207,11 +207,12 @@ impl Room {
         if let Err(refused) = keep(Arc::clone(&posted)) {
             return Ok(Err(refused));
         }
-        (state.last_ts, state.last_id, state.last_used) = (ts, id, Instant::now());
+        let at = Instant::now();
+        (state.last_ts, state.last_id, state.last_used) = (ts, id, at);
         if let Some((uid, nonce)) = sender.mark {
             state.nonces.remember(uid, nonce, &posted);
         }
-        state.ring.push(Arc::clone(&posted));
+        state.ring.push(Arc::clone(&posted), at);
         drop(state);
         self.dirty.notify_one();
         if self.ids.observer().is_some_and(|observer| observer.wants_unwatched()) {
@@ -231,11 +232,12 @@ impl Room {
         }
         // The store may have been faster than the relay.
         state.leave_out_known(&mut comments, |relayed| relayed.comment.id);
+        state.last_used = Instant::now();
+        let at = state.last_used;
         for Relayed { comment, sender } in comments {
             let posted = Posted::foreign(comment, state.ring.next()).sent_by(sender);
-            state.ring.push(Arc::new(posted));
+            state.ring.push(Arc::new(posted), at);
         }
-        state.last_used = Instant::now();
         drop(state);
         self.dirty.notify_one();
         Ok(())
@@ -367,7 +369,7 @@ impl Room {
 
 impl State {
     fn resume(&mut self, cursor: &Cursor) -> Option<Seq> {
-        if cursor.epoch != self.ring.epoch() {
+        if !self.ring.knows(cursor) {
             // Its place may lie among comments that are not cut yet.
             self.ring.cut();
         }
@@ -389,5 +391,7 @@ impl State {
     }
 }
 
+#[cfg(test)]
+mod rate_tests;
 #[cfg(test)]
 mod tests;

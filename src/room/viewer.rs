@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::Room;
-use super::batch::{Batch, Taste};
+use super::batch::{Batch, Portion, Taste};
 use crate::model::{Seq, Socket};
 
 /// Most parts of one vectored write; also how many batches a catch-up takes out of the ring at a time.
@@ -50,11 +50,10 @@ pub struct Delivered {
 }
 
 impl Delivered {
-    fn count(&mut self, batch: &Batch, taste: &Taste) {
-        let comments = batch.count_for(taste);
-        self.frames += u64::from(comments > 0);
-        self.comments += comments;
-        self.left_out += batch.comments().len() as u64 - comments;
+    fn count(&mut self, portion: Portion) {
+        self.frames += u64::from(portion.comments > 0);
+        self.comments += portion.comments;
+        self.left_out += portion.left_out;
     }
 
     pub(super) fn add(&mut self, other: Self) {
@@ -84,6 +83,8 @@ struct Outgoing {
     phase: Phase,
     /// The place of the next comment it should have.
     next: Seq,
+    /// Comments before it that were left out and of which no frame has told yet.
+    untold: u64,
     /// Frames of its own, behind the frame that is half-way out, if any.
     own: VecDeque<Bytes>,
     /// How much of the first of them is out.
@@ -112,6 +113,7 @@ impl Viewer {
         let outgoing = Outgoing {
             phase: Phase::Held,
             next,
+            untold: 0,
             own: VecDeque::new(),
             offset: 0,
             own_bytes: 0,
@@ -277,12 +279,15 @@ impl Viewer {
                 continue;
             }
             let Some(first) = run.first() else { return Flow::Done };
-            if out.next > first.first() {
-                // It joined in the middle of this batch, as only a resume by position can: the rest is its own frame.
-                out.push_own(first.rest(out.next, &self.taste));
-                delivered.frames += 1;
-                delivered.comments += first.end().since(out.next);
-                out.next = first.end();
+            if out.next > first.first() || !first.is_in_step(&self.taste, out.untold) {
+                // It joined in the middle of this batch, as only a resume by position can, or was not told of the same
+                // comments before it: this one frame is its own.
+                let portion = first.portion(&self.taste, out.next);
+                if portion.comments > 0 {
+                    out.push_own(first.part(&self.taste, out.next, out.untold));
+                }
+                out.pass(first, portion);
+                delivered.count(portion);
                 continue;
             }
             if let ControlFlow::Break(flow) = self.write_batches(out, run, delivered) {
@@ -346,8 +351,9 @@ impl Viewer {
             if written == 0 && !frame.is_empty() {
                 return ControlFlow::Break(Flow::Blocked);
             }
-            out.next = batch.end();
-            delivered.count(batch, &self.taste);
+            let portion = batch.portion(&self.taste, batch.first());
+            out.pass(batch, portion);
+            delivered.count(portion);
             if written < frame.len() {
                 // The rest of this frame must go before anything else: it is the viewer's own from here on.
                 out.push_own(frame.clone());
@@ -361,6 +367,12 @@ impl Viewer {
 }
 
 impl Outgoing {
+    /// Goes behind a batch of which the viewer gets this.
+    fn pass(&mut self, batch: &Batch, portion: Portion) {
+        self.next = batch.end();
+        self.untold = if portion.comments > 0 { 0 } else { self.untold + portion.left_out };
+    }
+
     /// Gives false, and queues nothing, when too much waits already.
     fn try_push_own(&mut self, frame: Bytes) -> bool {
         let has_room = self.own_bytes <= MAX_OWN_BYTES;

@@ -22,3 +22,4 @@ mod smoke;
 mod start;
 mod support;
 mod surface;
+mod tastes;
