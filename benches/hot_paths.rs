@@ -232,7 +232,7 @@ fn read_ring(c: &mut Criterion) {
     let comments = material::comments(&material::lines(), RING);
     let mut ring = Ring::new(Epoch(1), RING, Timestamp::MIN);
     for (number, comment) in (1..).zip(comments.iter().cloned()) {
-        ring.push(Arc::new(Posted::stored(comment, ring.next())));
+        ring.push(Arc::new(Posted::stored(comment, ring.next())), Instant::now());
         if number % BATCH == 0 {
             ring.cut();
         }
@@ -254,7 +254,7 @@ fn read_ring(c: &mut Criterion) {
     let config = RoomConfig { ring: RING, ..material::defaults().hub.room };
     let rooms = Registry::new(config, Clock::system(), Arc::default(), None);
     let room = rooms.get_or_make(&material::room()).expect("there is room for one");
-    room.deliver(comments).expect("the room is in use");
+    room.deliver(comments.into_iter().map(Into::into).collect()).expect("the room is in use");
     assert_eq!(room.snapshot(Timestamp::MIN).comments.len(), RING);
     group.bench_function("1024 for a window", |b| b.iter(|| black_box(room.snapshot(Timestamp::MIN)).comments.len()));
     group.finish();

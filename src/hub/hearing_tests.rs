@@ -20,7 +20,7 @@ fn elsewhere(scene: &Scene, n: u32) -> Comment {
 }
 
 fn relayed(scene: &Scene, comment: &Comment) {
-    scene.hub.hear(Heard::Comments(Envelope { room: room_id(), comments: vec![comment.clone()] }));
+    scene.hub.hear(Heard::Comments(Envelope { room: room_id(), comments: vec![comment.clone().into()] }));
 }
 
 /// Lets a viewer in, with a relay that answers.

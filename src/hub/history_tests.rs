@@ -174,6 +174,7 @@ async fn comments_that_came_late_from_another_node_stand_in_their_place() {
     let comments = vec![test_comment("r", now + 5, 1, "a"), test_comment("r", now - 5, 2, "b")];
     all.extend(comments.clone());
     all.sort_by_key(Comment::position);
+    let comments = comments.into_iter().map(Into::into).collect();
     scene.hub.hear(Heard::Comments(Envelope { room: room_id(), comments }));
     let answer = scene.hub.recent(&room_id(), WINDOW, 100).await;
     assert!(answer.is_from_memory);

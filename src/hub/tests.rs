@@ -215,7 +215,7 @@ async fn the_relay_is_told_once_when_a_room_fills_and_once_when_it_is_empty() {
 async fn what_comes_from_the_relay_is_shown_and_not_sent_back() {
     let scene = Scene::with(config(100), 100, true);
     let (_entrance, socket) = scene.join(None).await;
-    let comments = vec![test_comment("r", BEGUN, 1, "from elsewhere")];
+    let comments = vec![test_comment("r", BEGUN, 1, "from elsewhere").into()];
     scene.hub.hear(Heard::Comments(Envelope { room: room_id(), comments }));
     tick().await;
     scene.say(2);

@@ -88,6 +88,22 @@ impl Comment {
     }
 }
 
+/// A comment as one node passes it to another: with what its sender may do in the room, which is not part of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Relayed {
+    /// The comment.
+    pub comment: Comment,
+    /// The sender's role when it was sent.
+    pub sender: Role,
+}
+
+impl From<Comment> for Relayed {
+    /// As sent by a viewer.
+    fn from(comment: Comment) -> Self {
+        Self { comment, sender: Role::Viewer }
+    }
+}
+
 /// What became of an accepted comment on its way to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -139,7 +155,8 @@ impl Posted {
         Self { sender, ..self }
     }
 
-    /// A comment that is stored already: it came out of the store.
+    /// A comment that is stored already: it came out of the store, which does not keep the sender's role, so it counts as
+    /// a viewer's.
     #[must_use]
     pub fn stored(comment: Comment, seq: Seq) -> Self {
         Self { state: AtomicU8::new(STORED), ..Self::pending(comment, seq, Arc::default()) }
@@ -155,6 +172,12 @@ impl Posted {
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.is_local
+    }
+
+    /// What its sender might do in the room when it was sent, as far as it is known here.
+    #[must_use]
+    pub fn sender(&self) -> Role {
+        self.sender
     }
 
     /// Whether viewers who asked for fewer comments get it all the same, for the sake of who sent it.

@@ -15,7 +15,7 @@ mod text;
 
 #[cfg(test)]
 pub(crate) use comment::tests::comment as test_comment;
-pub use comment::{AckLevel, Comment, Draft, Fate, Posted};
+pub use comment::{AckLevel, Comment, Draft, Fate, Posted, Relayed};
 pub use cursor::{Cursor, CursorError, Position};
 #[cfg(test)]
 pub(crate) use identity::tests::identity as test_identity;

@@ -1,24 +1,33 @@
 //! Comments on their way between nodes: compact, versioned, pure.
 //!
-//! All numbers are big-endian; a *length* is LEB128, low 7 bits first. Version 1:
+//! All numbers are big-endian; a *length* is LEB128, low 7 bits first.
 //!
 //! ```text
 //! message = version u8, node 8 bytes, seq u64, count length, count × comment
-//! comment = id 12 bytes, ts i64, expireAt i64, mode u8, size u8, colour u24, uid text, name text, text text
+//! comment = id 12 bytes, ts i64, expireAt i64, mode u8, size u8, colour u24, role u8, uid text, name text, text text
 //! text    = length, that many bytes of UTF-8
 //! ```
+//!
+//! That is version 2. Version 1 has no `role`: all senders are viewers. A message is sent as version 1 when that is so, which
+//! nodes from before version 2 can read: during an update they miss only messages with a host or a moderator in them, as
+//! they would any that is lost. A role is 0 viewer, 1 moderator, 2 host; one that is not known here counts as a viewer.
 //!
 //! The room is not in it: the channel names it. `node` tells a node its own messages, `seq` rises with each message
 //! of a node and tells one that was published again.
 
 use thiserror::Error;
 
-use crate::model::{Color, Comment, CommentId, FontSize, Mode, Name, RoomId, Style, Text, Timestamp, UserId};
+use crate::model::{
+    Color, Comment, CommentId, FontSize, Mode, Name, Relayed, Role, RoomId, Style, Text, Timestamp, UserId,
+};
 
-const VERSION: u8 = 1;
+/// Without roles, and with them.
+const VIEWERS: u8 = 1;
+const ROLES: u8 = 2;
+
 const SEQ_AT: std::ops::Range<usize> = 9..17;
 
-/// The least that a comment takes, its three texts empty: 12 + 8 + 8 + 1 + 1 + 3 + 3 × 1.
+/// The least that a comment takes, its three texts empty and without a role: 12 + 8 + 8 + 1 + 1 + 3 + 3 × 1.
 const MIN_COMMENT_BYTES: usize = 36;
 
 /// Names a node for as long as it runs; made at random.
@@ -29,13 +38,13 @@ pub(super) type NodeId = [u8; 8];
 pub(super) struct Batch {
     pub(super) node: NodeId,
     pub(super) seq: u64,
-    pub(super) comments: Vec<Comment>,
+    pub(super) comments: Vec<Relayed>,
 }
 
 /// Bytes that are no message of a version known here; they are dropped and counted.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(super) enum CodecError {
-    #[error("version {0} is not known here; this node reads version {VERSION}")]
+    #[error("version {0} is not known here; this node reads versions {VIEWERS} and {ROLES}")]
     Version(u8),
     #[error("the message ends too early")]
     Short,
@@ -49,14 +58,18 @@ pub(super) enum CodecError {
     Style,
 }
 
-/// Encodes comments of one room, oldest first, with sequence number 0.
-pub(super) fn encode<'a>(node: NodeId, comments: impl ExactSizeIterator<Item = &'a Comment>) -> Vec<u8> {
+/// Encodes comments of one room with their senders' roles, oldest first, with sequence number 0.
+pub(super) fn encode<'a>(
+    node: NodeId,
+    comments: impl ExactSizeIterator<Item = (&'a Comment, Role)> + Clone,
+) -> Vec<u8> {
+    let has_roles = comments.clone().any(|(_, sender)| sender != Role::Viewer);
     let mut out = Vec::with_capacity(32 + comments.len() * 128);
-    out.push(VERSION);
+    out.push(if has_roles { ROLES } else { VIEWERS });
     out.extend(node);
     out.extend(0u64.to_be_bytes());
     put_length(&mut out, comments.len());
-    for comment in comments {
+    for (comment, sender) in comments {
         let Style { mode, color, size } = comment.style;
         out.extend(comment.id.bytes());
         out.extend(comment.ts.millis().to_be_bytes());
@@ -66,6 +79,9 @@ pub(super) fn encode<'a>(node: NodeId, comments: impl ExactSizeIterator<Item = &
         let [.., size] = size.number().to_be_bytes();
         let [_, red, green, blue] = color.number().to_be_bytes();
         out.extend([mode, size, red, green, blue]);
+        if has_roles {
+            out.push(role_number(sender));
+        }
         for text in [comment.uid.as_str(), comment.name.as_str(), comment.text.as_str()] {
             put_length(&mut out, text.len());
             out.extend(text.as_bytes());
@@ -86,7 +102,7 @@ pub(super) fn set_seq(message: &mut [u8], seq: u64) {
 pub(super) fn decode(room: &RoomId, message: &[u8]) -> Result<Batch, CodecError> {
     let mut rest = message;
     let [version] = take(&mut rest)?;
-    if version != VERSION {
+    if version != VIEWERS && version != ROLES {
         return Err(CodecError::Version(version));
     }
     let node = take(&mut rest)?;
@@ -95,14 +111,15 @@ pub(super) fn decode(room: &RoomId, message: &[u8]) -> Result<Batch, CodecError>
     if count > rest.len() / MIN_COMMENT_BYTES {
         return Err(CodecError::Short);
     }
-    let comments = (0..count).map(|_| take_comment(room, &mut rest)).collect::<Result<_, _>>()?;
+    let take_one = |_| take_comment(room, &mut rest, version == ROLES);
+    let comments = (0..count).map(take_one).collect::<Result<_, _>>()?;
     if !rest.is_empty() {
         return Err(CodecError::Trailing(rest.len()));
     }
     Ok(Batch { node, seq, comments })
 }
 
-fn take_comment(room: &RoomId, rest: &mut &[u8]) -> Result<Comment, CodecError> {
+fn take_comment(room: &RoomId, rest: &mut &[u8], has_role: bool) -> Result<Relayed, CodecError> {
     let id = CommentId::from_bytes(take(rest)?);
     let ts = Timestamp::from_millis(i64::from_be_bytes(take(rest)?));
     let expire_at = Timestamp::from_millis(i64::from_be_bytes(take(rest)?));
@@ -112,11 +129,24 @@ fn take_comment(room: &RoomId, rest: &mut &[u8]) -> Result<Comment, CodecError> 
         size: FontSize::parse(size.into()).map_err(|_| CodecError::Style)?,
         color: Color::parse(u32::from_be_bytes([0, red, green, blue]).into()).map_err(|_| CodecError::Style)?,
     };
+    let sender = if has_role { role(take::<1>(rest)?) } else { Role::Viewer };
     let uid = UserId::new(take_text(rest)?);
     // Checked by the node that accepted the comment.
     let name = Name::from_store(take_text(rest)?);
     let text = Text::from_store(take_text(rest)?);
-    Ok(Comment { id, room: room.clone(), ts, uid, name, text, style, expire_at })
+    Ok(Relayed { comment: Comment { id, room: room.clone(), ts, uid, name, text, style, expire_at }, sender })
+}
+
+fn role_number(role: Role) -> u8 {
+    match role {
+        Role::Viewer => 0,
+        Role::Moderator => 1,
+        Role::Host => 2,
+    }
+}
+
+fn role([number]: [u8; 1]) -> Role {
+    [Role::Moderator, Role::Host].into_iter().find(|role| role_number(*role) == number).unwrap_or(Role::Viewer)
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], CodecError> {
@@ -185,19 +215,29 @@ mod tests {
         }
     }
 
+    fn any_relayed() -> impl Strategy<Value = Relayed> {
+        // Mostly viewers, so that there are messages of both versions.
+        let role = prop_oneof![8 => Just(Role::Viewer), 1 => Just(Role::Moderator), 1 => Just(Role::Host)];
+        (any_comment(), role).prop_map(|(comment, sender)| Relayed { comment, sender })
+    }
+
+    fn encode_all(node: NodeId, comments: &[Relayed]) -> Vec<u8> {
+        encode(node, comments.iter().map(|relayed| (&relayed.comment, relayed.sender)))
+    }
+
     proptest! {
         #[test]
-        fn comments_survive_the_way(node: NodeId, seq: u64, comments in vec(any_comment(), 0..20)) {
-            let mut message = encode(node, comments.iter());
+        fn comments_survive_the_way(node: NodeId, seq: u64, comments in vec(any_relayed(), 0..20)) {
+            let mut message = encode_all(node, &comments);
             set_seq(&mut message, seq);
             prop_assert_eq!(decode(&room(), &message), Ok(Batch { node, seq, comments }));
         }
 
         #[test]
         fn damaged_messages_are_refused_or_read_but_never_panic(
-            comments in vec(any_comment(), 1..4), cut: prop::sample::Index, hit: prop::sample::Index, to: u8
+            comments in vec(any_relayed(), 1..4), cut: prop::sample::Index, hit: prop::sample::Index, to: u8
         ) {
-            let message = encode([1; 8], comments.iter());
+            let message = encode_all([1; 8], &comments);
             prop_assert!(decode(&room(), &message[..cut.index(message.len())]).is_err());
             let mut damaged = message.clone();
             damaged[hit.index(message.len())] = to;
@@ -208,23 +248,23 @@ mod tests {
 
         #[test]
         fn noise_never_panics(noise in vec(any::<u8>(), 0..300)) {
-            let _outcome = decode(&room(), &noise);
-            let _outcome = decode(&room(), &[&[VERSION], noise.as_slice()].concat());
+            for version in [VIEWERS, ROLES] {
+                let _outcome = decode(&room(), &noise);
+                let _outcome = decode(&room(), &[&[version], noise.as_slice()].concat());
+            }
         }
     }
 
     #[test]
     fn claimed_lengths_reserve_nothing() {
-        let head = |length: &[u8]| [&[VERSION], [0u8; 16].as_slice(), length].concat();
+        let head = |length: &[u8]| [&[ROLES], [0u8; 16].as_slice(), length].concat();
         assert_eq!(decode(&room(), &head(&[0xFF, 0xFF, 0xFF, 0x7F])), Err(CodecError::Short));
         assert_eq!(decode(&room(), &head(&[0xFF; 9])), Err(CodecError::Length));
         assert_eq!(decode(&room(), &[9, 1]), Err(CodecError::Version(9)));
     }
 
-    /// Nodes of different builds run side by side during an update, so a version's bytes never change.
-    #[test]
-    fn version_1_stays_as_it_is() {
-        let comment = Comment {
+    fn fixture() -> Comment {
+        Comment {
             id: CommentId::from_bytes(*b"comment-id-1"),
             room: room(),
             ts: Timestamp::from_millis(0x0102),
@@ -233,10 +273,12 @@ mod tests {
             text: Text::from_store("hi"),
             style: Style::parse(Some(5), Some(0x0A_0B0C), Some(25)).unwrap(),
             expire_at: Timestamp::from_millis(0x0304),
-        };
-        let message = encode(*b"node-id!", [comment].iter());
+        }
+    }
+
+    fn fixture_bytes(version: u8, role: &[u8]) -> Vec<u8> {
         let expected: &[&[u8]] = &[
-            &[1],
+            &[version],
             b"node-id!",
             &[0; 8],
             &[1],
@@ -244,8 +286,27 @@ mod tests {
             &[0, 0, 0, 0, 0, 0, 1, 2],
             &[0, 0, 0, 0, 0, 0, 3, 4],
             &[5, 25, 0x0A, 0x0B, 0x0C],
+            role,
             b"\x01u\x03\xE6\x98\x8E\x02hi",
         ];
-        assert_eq!(message, expected.concat());
+        expected.concat()
+    }
+
+    /// Nodes of different builds run side by side during an update, so a version's bytes never change.
+    #[test]
+    fn both_versions_stay_as_they_are() {
+        for (sender, version, role) in
+            [(Role::Viewer, 1, &[][..]), (Role::Moderator, 2, &[1][..]), (Role::Host, 2, &[2][..])]
+        {
+            let (comments, bytes) = (vec![Relayed { comment: fixture(), sender }], fixture_bytes(version, role));
+            assert_eq!(encode_all(*b"node-id!", &comments), bytes);
+            assert_eq!(decode(&room(), &bytes).unwrap().comments, comments);
+        }
+    }
+
+    #[test]
+    fn a_role_that_is_not_known_here_is_a_viewers() {
+        let comments = decode(&room(), &fixture_bytes(2, &[99])).unwrap().comments;
+        assert_eq!(comments, [Relayed { comment: fixture(), sender: Role::Viewer }]);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use thiserror::Error;
 
-use crate::model::{Comment, Posted, RoomId};
+use crate::model::{Posted, Relayed, RoomId};
 
 pub use self::loopback::Loopback;
 pub use self::redis::{RedisConfig, RedisRelay};
@@ -23,7 +23,7 @@ pub struct Envelope {
     /// The room.
     pub room: RoomId,
     /// The comments, oldest first.
-    pub comments: Vec<Comment>,
+    pub comments: Vec<Relayed>,
 }
 
 /// What comes from the other nodes.

@@ -6,6 +6,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{Room, State};
 use crate::model::{Comment, CommentId, Position, Posted, Timestamp};
 
@@ -94,11 +96,13 @@ impl Room {
         // What was heard, or accepted here, and has left the ring again must not come twice.
         let is_lost = |comment: &Comment| comment.ts >= hole.since && comment.id.process() != process;
         comments.retain(|comment| comment.ts >= whole_from || is_lost(comment));
-        state.leave_out_known(&mut comments);
+        state.leave_out_known(&mut comments, |comment| comment.id);
         state.ring.skip(left_out);
+        let came = Instant::now();
         for comment in comments {
+            // The store does not know who sent it: it counts as a viewer's.
             let posted = Posted::foreign(comment, state.ring.next());
-            state.ring.push(posted.into());
+            state.ring.push(posted.into(), came);
         }
         // Whoever joins next gets them among the recent ones.
         state.ring.cut();
@@ -123,11 +127,11 @@ impl State {
     }
 
     /// Removes those that the ring has.
-    pub(super) fn leave_out_known(&self, comments: &mut Vec<Comment>) {
-        let mut unknown: HashSet<CommentId> = comments.iter().map(|comment| comment.id).collect();
+    pub(super) fn leave_out_known<T>(&self, comments: &mut Vec<T>, id: impl Fn(&T) -> CommentId) {
+        let mut unknown: HashSet<CommentId> = comments.iter().map(&id).collect();
         for posted in self.ring.iter() {
             unknown.remove(&posted.comment.id);
         }
-        comments.retain(|comment| unknown.remove(&comment.id));
+        comments.retain(|comment| unknown.remove(&id(comment)));
     }
 }

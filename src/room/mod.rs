@@ -8,6 +8,7 @@ mod batch;
 mod fanout;
 mod hearing;
 mod nonces;
+mod outgoing;
 mod pace;
 mod registry;
 mod ring;
@@ -28,13 +29,16 @@ use tokio::time::Instant;
 pub use batch::{Batch, MAX_BATCH, Taste};
 pub use fanout::CutObserver;
 pub use hearing::{Fetched, SETTLING};
+pub use outgoing::Flow;
 pub use registry::{Registry, TooManyRooms};
 pub use ring::Ring;
 pub use seat::{Begin, Joined, Reach, Seat};
-pub use viewer::{Delivered, Flow, Viewer};
+pub use viewer::{Delivered, Viewer};
 
 use crate::metrics::Metrics;
-use crate::model::{Comment, CommentId, Cursor, Epoch, Nonce, Posted, Role, RoomId, Seq, Socket, Timestamp, UserId};
+use crate::model::{
+    Comment, CommentId, Cursor, Epoch, Nonce, Posted, Relayed, Role, RoomId, Seq, Socket, Timestamp, UserId,
+};
 use fanout::Audience;
 use hearing::Hole;
 use nonces::Nonces;
@@ -205,11 +209,12 @@ impl Room {
         if let Err(refused) = keep(Arc::clone(&posted)) {
             return Ok(Err(refused));
         }
-        (state.last_ts, state.last_id, state.last_used) = (ts, id, Instant::now());
+        let at = Instant::now();
+        (state.last_ts, state.last_id, state.last_used) = (ts, id, at);
         if let Some((uid, nonce)) = sender.mark {
             state.nonces.remember(uid, nonce, &posted);
         }
-        state.ring.push(Arc::clone(&posted));
+        state.ring.push(Arc::clone(&posted), at);
         drop(state);
         self.dirty.notify_one();
         if self.ids.observer().is_some_and(|observer| observer.wants_unwatched()) {
@@ -222,18 +227,19 @@ impl Room {
     ///
     /// # Errors
     /// [`Retired`]: find the room again.
-    pub fn deliver(&self, mut comments: Vec<Comment>) -> Result<(), Retired> {
+    pub fn deliver(&self, mut comments: Vec<Relayed>) -> Result<(), Retired> {
         let mut state = self.lock();
         if state.is_retired {
             return Err(Retired);
         }
         // The store may have been faster than the relay.
-        state.leave_out_known(&mut comments);
-        for comment in comments {
-            let posted = Posted::foreign(comment, state.ring.next());
-            state.ring.push(Arc::new(posted));
-        }
+        state.leave_out_known(&mut comments, |relayed| relayed.comment.id);
         state.last_used = Instant::now();
+        let at = state.last_used;
+        for Relayed { comment, sender } in comments {
+            let posted = Posted::foreign(comment, state.ring.next()).sent_by(sender);
+            state.ring.push(Arc::new(posted), at);
+        }
         drop(state);
         self.dirty.notify_one();
         Ok(())
@@ -365,7 +371,7 @@ impl Room {
 
 impl State {
     fn resume(&mut self, cursor: &Cursor) -> Option<Seq> {
-        if cursor.epoch != self.ring.epoch() {
+        if !self.ring.knows(cursor) {
             // Its place may lie among comments that are not cut yet.
             self.ring.cut();
         }
@@ -387,5 +393,7 @@ impl State {
     }
 }
 
+#[cfg(test)]
+mod rate_tests;
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,10 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::batch::{Batch, MAX_BATCH, cursor_at};
-use super::thin::Thinner;
+use super::thin::{Shares, Thinner};
 use crate::model::{Comment, Cursor, Epoch, Position, Posted, Seq, Timestamp};
 
 /// Where the numbering of a room begins: room below for what a later load from the store puts in front.
@@ -22,6 +24,8 @@ pub struct Ring {
     open: Vec<Arc<Posted>>,
     /// Comments in batches and open ones.
     len: usize,
+    /// The lowest place that a comment ever had, or will have until the store's are put in front.
+    lowest: Seq,
     /// The place of the next comment.
     next: Seq,
     /// The ring has every comment of the room from this moment on.
@@ -43,6 +47,7 @@ impl Ring {
             batches: VecDeque::new(),
             open: Vec::new(),
             len: 0,
+            lowest: FIRST,
             next: FIRST,
             whole_from: now,
             may_prepend: true,
@@ -68,9 +73,12 @@ impl Ring {
         self.whole_from
     }
 
-    /// Appends a comment whose place is [`Ring::next`].
-    pub fn push(&mut self, posted: Arc<Posted>) {
+    /// Appends a comment whose place is [`Ring::next`], and which came in at `at`.
+    pub fn push(&mut self, posted: Arc<Posted>, at: Instant) {
         debug_assert_eq!(posted.seq, self.next);
+        if let Some(thinner) = &mut self.thinner {
+            thinner.take(&posted, Some(at));
+        }
         self.next = self.next.plus(1);
         self.len += 1;
         self.open.push(posted);
@@ -121,14 +129,24 @@ impl Ring {
     pub fn cut(&mut self) {
         if !self.open.is_empty() {
             let comments = std::mem::take(&mut self.open);
-            let shares = self.thinner.as_mut().map(|thinner| Box::new(thinner.cut(&comments)));
+            let shares = self.thinner.as_mut().map(|thinner| thinner.cut());
             self.batches.push_back(Arc::new(Batch::new(self.epoch, comments, shares)));
         }
     }
 
-    /// Settles from the next cut on what viewers get who ask for fewer comments.
+    /// Settles what viewers get who ask for fewer comments: from now on, and of what is here already, by its own times.
     pub fn thin(&mut self) {
-        self.thinner.get_or_insert_default();
+        if self.thinner.is_some() {
+            return;
+        }
+        let mut thinner = Box::new(Thinner::new());
+        for batch in &self.batches {
+            batch.settle(shares_of(&mut thinner, batch.comments()));
+        }
+        for posted in &self.open {
+            thinner.take(posted, None);
+        }
+        self.thinner = Some(thinner);
     }
 
     /// The place of the oldest comment still here; [`Ring::next`] when there is none.
@@ -186,11 +204,18 @@ impl Ring {
         self.batches.iter().flat_map(|batch| batch.comments().iter()).chain(&self.open)
     }
 
-    /// Where a reader with `cursor` goes on. `None` when the ring cannot tell: the cursor is of another life of the room
-    /// and stands before what is here, so that only the store knows what lies between.
+    /// Whether the cursor's place counts here. One of another life of the room does not; nor does one that lies below all
+    /// places there ever were, which only a forger has: what lies between would be told as missed and was never there.
+    #[must_use]
+    pub fn knows(&self, cursor: &Cursor) -> bool {
+        cursor.epoch == self.epoch && cursor.seq.0.saturating_add(1) >= self.lowest.0
+    }
+
+    /// Where a reader with `cursor` goes on. `None` when the ring cannot tell: it does not [know](Ring::knows) the cursor,
+    /// which stands before what is here, so that only the store knows what lies between.
     #[must_use]
     pub fn resume(&self, cursor: &Cursor) -> Option<Seq> {
-        if cursor.epoch == self.epoch {
+        if self.knows(cursor) {
             // A forged place ahead of ours must not wait for comments to come.
             return Some(Seq(cursor.seq.0.saturating_add(1)).min(self.cut_end()));
         }
@@ -226,15 +251,29 @@ impl Ring {
             // Others of the same millisecond may have been left out: whole only from the next one on.
             self.whole_from = self.whole_from.min(Timestamp::from_millis(oldest.ts.millis() + 1));
         }
-        let begin = Seq(FIRST.0 - kept.len() as u64);
-        let posted = kept.into_iter().enumerate().map(|(i, comment)| Arc::new(Posted::stored(comment, begin.plus(i))));
-        let posted: Vec<_> = posted.collect();
+        self.lowest = Seq(FIRST.0 - kept.len() as u64);
+        let place = |(i, comment)| Arc::new(Posted::stored(comment, self.lowest.plus(i)));
+        let posted: Vec<_> = kept.into_iter().enumerate().map(place).collect();
+        let mut thinner = self.thinner.as_ref().map(|_| {
+            let first = self.iter().next().map_or(Timestamp::MAX, |posted| posted.comment.ts);
+            Thinner::before(first)
+        });
+        let batch = |chunk: &[Arc<Posted>]| {
+            let shares = thinner.as_mut().map(|thinner| shares_of(thinner, chunk));
+            Arc::new(Batch::new(self.epoch, chunk.to_vec(), shares))
+        };
+        // Oldest first, as they are thinned.
+        let batches: Vec<_> = posted.rchunks(MAX_BATCH).rev().map(batch).collect();
         self.len += posted.len();
-        for chunk in posted.rchunks(MAX_BATCH) {
-            self.batches.push_front(Arc::new(Batch::new(self.epoch, chunk.to_vec(), None)));
-        }
+        batches.into_iter().rev().for_each(|batch| self.batches.push_front(batch));
         true
     }
+}
+
+/// What the tiers get of a batch that is cut already.
+fn shares_of(thinner: &mut Thinner, comments: &[Arc<Posted>]) -> Box<Shares> {
+    comments.iter().for_each(|posted| thinner.take(posted, None));
+    thinner.cut()
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ impl Twin {
         let posted = Arc::new(Posted::pending(comment, self.ring.next(), Arc::clone(&self.overhang)));
         self.pushed.push(Arc::clone(&posted));
         let start = self.ring.start();
-        self.ring.push(posted);
+        self.ring.push(posted, Instant::now());
         self.has_dropped |= self.ring.start() != start;
     }
 
@@ -225,7 +225,7 @@ fn a_comment_that_came_late_from_another_node_is_not_doubled_by_the_store() {
     let mut twin = Twin::new(10, &[]);
     let (late, here) = (test_comment("r", BEGUN, 1, "late"), test_comment("r", BEGUN + 5, 2, "here"));
     for comment in [&here, &late] {
-        twin.ring.push(Arc::new(Posted::foreign(comment.clone(), twin.ring.next())));
+        twin.ring.push(Arc::new(Posted::foreign(comment.clone(), twin.ring.next())), Instant::now());
     }
     twin.ring.prepend(vec![late.clone()], true);
     assert_eq!(twin.ring.iter().filter(|posted| posted.comment.id == late.id).count(), 1);

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Room;
-use super::viewer::{Flow, Viewer};
+use super::outgoing::Flow;
+use super::viewer::Viewer;
 use crate::model::{Cursor, Position, Posted, Seq};
 
 /// A viewer's place in the room, with what it should be told first. All of it is from one instant.

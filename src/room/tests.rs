@@ -201,7 +201,7 @@ async fn a_room_stays_while_it_is_used_or_a_fate_is_open() {
     assert_eq!(registry.sweep(), 0, "it was used a moment ago");
     advance(Duration::from_millis(1)).await;
     assert_eq!(registry.sweep(), 1);
-    let comments = vec![test_comment("r", BEGUN, 1, "x")];
+    let comments = vec![test_comment("r", BEGUN, 1, "x").into()];
     assert_eq!(room.deliver(comments), Err(Retired));
     let mut tried = Vec::new();
     let made_anew = registry.with(&room_id(), |found| {

@@ -4,8 +4,7 @@
 //! (its hello, acknowledgements, errors) is bounded. Its outgoing side is driven from two places under one short lock:
 //! the room's tick, which writes to sockets that have room, and the viewer's session, once its socket was full.
 
-use std::collections::VecDeque;
-use std::io::{ErrorKind, IoSlice};
+use std::io::IoSlice;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,28 +12,12 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::Room;
-use super::batch::{Batch, Taste};
+use super::batch::{Batch, Portion, Taste};
+use super::outgoing::{Flow, Outgoing, PARTS, Phase};
 use crate::model::{Seq, Socket};
-
-/// Most parts of one vectored write; also how many batches a catch-up takes out of the ring at a time.
-const PARTS: usize = 16;
-
-/// Most bytes of its own that a viewer may have waiting. A hello with 200 comments of the largest size is 280 KB.
-const MAX_OWN_BYTES: usize = 384 * 1024;
 
 /// Answers that share a write wait for each other up to so many bytes, which one vectored write of small ones is below.
 const GATHERED_BYTES: usize = 16 * 1024;
-
-/// How a viewer stands after an attempt to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    /// It has had everything there is.
-    Done,
-    /// Its socket is full; its session goes on when there is room again.
-    Blocked,
-    /// Its socket is gone, or the viewer was ended.
-    Gone,
-}
 
 /// What attempts to write have achieved, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,11 +33,10 @@ pub struct Delivered {
 }
 
 impl Delivered {
-    fn count(&mut self, batch: &Batch, taste: &Taste) {
-        let comments = batch.count_for(taste);
-        self.frames += u64::from(comments > 0);
-        self.comments += comments;
-        self.left_out += batch.comments().len() as u64 - comments;
+    fn count(&mut self, portion: Portion) {
+        self.frames += u64::from(portion.comments > 0);
+        self.comments += portion.comments;
+        self.left_out += portion.left_out;
     }
 
     pub(super) fn add(&mut self, other: Self) {
@@ -78,48 +60,10 @@ impl std::fmt::Debug for Viewer {
     }
 }
 
-struct Outgoing {
-    /// `None` once the viewer has left the room: the room may remember it for a moment longer, its connection not.
-    socket: Option<Arc<dyn Socket>>,
-    phase: Phase,
-    /// The place of the next comment it should have.
-    next: Seq,
-    /// Frames of its own, behind the frame that is half-way out, if any.
-    own: VecDeque<Bytes>,
-    /// How much of the first of them is out.
-    offset: usize,
-    own_bytes: usize,
-    /// The latest announcement from before its hello.
-    news: Option<Bytes>,
-    is_blocked: bool,
-    /// Bytes written, ever: by it a session sees whether a blocked viewer makes progress.
-    written: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Comments wait until the session has queued its hello.
-    Held,
-    Live,
-    /// Comments are over; what is its own still goes out.
-    Leaving,
-    Gone,
-}
-
 impl Viewer {
     /// A viewer that has had everything before `next`; comments wait until [`Viewer::open`].
     pub(super) fn new(socket: Arc<dyn Socket>, taste: Taste, next: Seq) -> Self {
-        let outgoing = Outgoing {
-            socket: Some(socket),
-            phase: Phase::Held,
-            next,
-            own: VecDeque::new(),
-            offset: 0,
-            own_bytes: 0,
-            news: None,
-            is_blocked: false,
-            written: 0,
-        };
+        let outgoing = Outgoing::new(socket, next);
         Self { taste, outgoing: Mutex::new(outgoing), blocked: Notify::new() }
     }
 
@@ -282,12 +226,15 @@ impl Viewer {
                 continue;
             }
             let Some(first) = run.first() else { return Flow::Done };
-            if out.next > first.first() {
-                // It joined in the middle of this batch, as only a resume by position can: the rest is its own frame.
-                out.push_own(first.rest(out.next, &self.taste));
-                delivered.frames += 1;
-                delivered.comments += first.end().since(out.next);
-                out.next = first.end();
+            if out.next > first.first() || !first.is_in_step(&self.taste, out.untold) {
+                // It joined in the middle of this batch, as only a resume by position can, or was not told of the same
+                // comments before it: this one frame is its own.
+                let portion = first.portion(&self.taste, out.next);
+                if portion.comments > 0 {
+                    out.push_own(first.part(&self.taste, out.next, out.untold));
+                }
+                out.pass(first, portion);
+                delivered.count(portion);
                 continue;
             }
             if let ControlFlow::Break(flow) = self.write_batches(out, run, delivered) {
@@ -317,8 +264,9 @@ impl Viewer {
             if written == 0 && !frame.is_empty() {
                 return ControlFlow::Break(Flow::Blocked);
             }
-            out.next = batch.end();
-            delivered.count(batch, &self.taste);
+            let portion = batch.portion(&self.taste, batch.first());
+            out.pass(batch, portion);
+            delivered.count(portion);
             if written < frame.len() {
                 // The rest of this frame must go before anything else: it is the viewer's own from here on.
                 out.push_own(frame.clone());
@@ -328,91 +276,6 @@ impl Viewer {
             written -= frame.len();
         }
         ControlFlow::Continue(())
-    }
-}
-
-impl Outgoing {
-    /// Writes what the socket takes at once: at least a byte, or it breaks off.
-    fn write(&self, parts: &[IoSlice<'_>]) -> ControlFlow<Flow, usize> {
-        let Some(socket) = &self.socket else { return ControlFlow::Break(Flow::Gone) };
-        loop {
-            let written = match parts {
-                [part] => socket.try_write(part),
-                parts => socket.try_write_vectored(parts),
-            };
-            return match written {
-                Ok(0) => ControlFlow::Break(Flow::Gone),
-                Ok(written) => ControlFlow::Continue(written),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => ControlFlow::Break(Flow::Blocked),
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => ControlFlow::Break(Flow::Gone),
-            };
-        }
-    }
-
-    /// Writes what is the viewer's own. Goes on when all of it is out.
-    fn write_own(&mut self) -> ControlFlow<Flow> {
-        while !self.own.is_empty() {
-            let mut parts = [IoSlice::new(&[]); PARTS];
-            let mut offset = self.offset;
-            let mut count = 0;
-            for (part, frame) in parts.iter_mut().zip(&self.own) {
-                *part = IoSlice::new(frame.get(offset..).unwrap_or_default());
-                offset = 0;
-                count += 1;
-            }
-            let written = self.write(parts.get(..count).unwrap_or_default())?;
-            self.own_written(written);
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn end(&mut self) {
-        self.phase = Phase::Gone;
-        self.socket = None;
-        self.own = VecDeque::new();
-        (self.offset, self.own_bytes) = (0, 0);
-    }
-
-    /// Queues news. A viewer that has not had its hello yet gets the latest right after it; one that is leaving gets none,
-    /// for nothing may follow its goodbye; one with too much waiting already learns it from the next announcement.
-    fn take_news(&mut self, news: Bytes) {
-        match self.phase {
-            Phase::Held => self.news = Some(news),
-            Phase::Live => drop(self.try_push_own(news)),
-            Phase::Leaving | Phase::Gone => {}
-        }
-    }
-
-    /// Gives false, and queues nothing, when too much waits already.
-    fn try_push_own(&mut self, frame: Bytes) -> bool {
-        let has_room = self.own_bytes <= MAX_OWN_BYTES;
-        if has_room {
-            self.push_own(frame);
-        }
-        has_room
-    }
-
-    fn push_own(&mut self, frame: Bytes) {
-        self.own_bytes += frame.len();
-        self.own.push_back(frame);
-    }
-
-    fn own_written(&mut self, mut written: usize) {
-        self.written += written as u64;
-        while let Some(first) = self.own.front() {
-            let left = first.len() - self.offset;
-            if written < left {
-                self.offset += written;
-                return;
-            }
-            written -= left;
-            self.own_bytes -= first.len();
-            self.offset = 0;
-            self.own.pop_front();
-        }
-        // An idle viewer keeps no room for frames.
-        self.own = VecDeque::new();
     }
 }
 

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Timestamp;
+use crate::room::outgoing::MAX_OWN_BYTES;
 use crate::room::testing::{
     BEGUN, FakeSocket, Frame, PlainEncoder, by, config, enter, made, own_frame, registry, room_id,
 };

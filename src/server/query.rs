@@ -1,5 +1,6 @@
 //! What stands in an address: checked, with a code for each thing that can be wrong.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Path, Query};
@@ -42,10 +43,15 @@ impl<S: Send + Sync> FromRequestParts<S> for InRoom {
     }
 }
 
+/// Reads a number of digits alone. Rust also takes a sign, which in an address is what became of a space.
+pub(super) fn number<T: FromStr>(raw: &str) -> Option<T> {
+    raw.bytes().all(|byte| byte.is_ascii_digit()).then(|| raw.parse().ok())?
+}
+
 /// Reads a number of comments: 1 to `most`.
 pub(super) fn limit(raw: Option<&str>, default: usize, most: usize) -> Result<usize, Problem> {
     let Some(raw) = raw else { return Ok(default) };
-    let parsed = raw.parse().ok().filter(|limit| (1..=most).contains(limit));
+    let parsed = number(raw).filter(|limit| (1..=most).contains(limit));
     parsed.ok_or_else(|| {
         let message = format!("limit is a number from 1 to {most}");
         Problem::new(axum::http::StatusCode::BAD_REQUEST, "bad_limit", message)

@@ -18,7 +18,7 @@ use tracing::{Instrument as _, debug, debug_span};
 use super::gate::Place;
 use super::http_socket::HttpSocket;
 use super::problem::Problem;
-use super::query::{InRoom, Params, identity};
+use super::query::{InRoom, Params, identity, number};
 use super::routes::AppState;
 use super::session::{Connection, Opening, Session};
 use crate::auth::Credentials;
@@ -122,8 +122,8 @@ fn taste(query: &SocketQuery) -> Result<Taste, Problem> {
         Compression::parse(raw).ok_or_else(|| bad("bad_compress", "compress is one of zstd, br and deflate"))
     });
     let tier = query.rate.as_deref().map(|raw| {
-        let tier = raw.parse().ok().and_then(Tier::at_most);
-        tier.ok_or_else(|| bad("bad_rate", "rate is a number of comments a second, 1 or more"))
+        let tier = number(raw).and_then(Tier::at_most);
+        tier.ok_or_else(|| bad("bad_rate", "rate is a number of comments a second, from 1 to 4294967295"))
     });
     let encoder: Arc<dyn BatchEncoder> = match compression.transpose()? {
         Some(compression) => Arc::new(CompressedEncoder(compression)),

@@ -23,3 +23,4 @@ mod smoke;
 mod start;
 mod support;
 mod surface;
+mod tastes;

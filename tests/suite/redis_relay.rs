@@ -37,7 +37,7 @@ impl Node {
     /// The texts of the next envelope, with their room.
     async fn next(&mut self) -> (String, Vec<String>) {
         let envelope = self.next_envelope().await;
-        let texts = envelope.comments.iter().map(|comment| comment.text.as_str().to_owned());
+        let texts = envelope.comments.iter().map(|relayed| relayed.comment.text.as_str().to_owned());
         (envelope.room.to_string(), texts.collect())
     }
 
@@ -127,7 +127,7 @@ async fn two_nodes_exchange_comments_whole_and_in_order_and_never_get_their_own(
     assert_eq!(a.next().await, expect("r1", &["back"]));
     b.send("r1", &["x"]);
     let envelope = a.next_envelope().await;
-    assert_eq!(envelope.comments, [posted("r1", "x").comment], "every field survives");
+    assert_eq!(envelope.comments, [posted("r1", "x").comment.into()], "every field survives");
     assert_eq!((a.metrics.relay_received.get(), b.metrics.relay_received.get()), (2, 3));
 }
 

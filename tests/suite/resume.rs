@@ -1,10 +1,15 @@
 //! Coming back with a cursor: exactly what was missed, or how much of it is gone.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Error;
 
 use super::support::server::{NO_LIMITS, Server, Start};
 use super::support::viewer::{Viewer, texts_of};
+
+/// Where a cursor's sequence number stands among its bytes.
+const SEQ: std::ops::Range<usize> = 9..17;
 
 const SMALL_RING: &str = "[room]\nring = 20\nrecent = 10";
 
@@ -129,20 +134,28 @@ async fn a_forged_cursor_harms_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let server = Start::in_folder(folder.path()).config(NO_LIMITS).run();
     let (_, real) = cursors(&server, 0..5).await.pop().unwrap();
+    let mut forgeries = Vec::new();
     for place in 0..real.len() {
-        for new in ["A", "_", "8"] {
-            let forged = format!("{}{new}{}", &real[..place], &real[place + 1..]);
-            match Viewer::try_join(server.address, "r1", &format!("since={forged}")).await {
-                Ok(mut viewer) => {
-                    let text = format!("{place}{new}");
-                    viewer.say(&text, &text, "accepted").await;
-                    // Whatever it was told to have missed, it gets what comes from now on.
-                    viewer.until(|f| f["type"] == "comments" && texts_of(&f["comments"]).last() == Some(&text)).await;
-                }
-                Err(Error::Http(answer)) => assert_eq!(answer.status(), 400, "{forged}"),
-                Err(error) => panic!("{forged}: {error}"),
+        forgeries.extend(["A", "_", "8"].map(|new| format!("{}{new}{}", &real[..place], &real[place + 1..])));
+    }
+    for seq in [0, 1, u64::from(u32::MAX), 1 << 33, u64::MAX] {
+        let mut bytes = URL_SAFE_NO_PAD.decode(&real).unwrap();
+        bytes[SEQ].copy_from_slice(&u64::to_be_bytes(seq));
+        forgeries.push(URL_SAFE_NO_PAD.encode(bytes));
+    }
+    for (number, forged) in forgeries.into_iter().enumerate() {
+        match Viewer::try_join(server.address, "r1", &format!("since={forged}")).await {
+            Ok(mut viewer) => {
+                let text = format!("forged {number}");
+                viewer.say(&text, &text, "accepted").await;
+                // Whatever it was told to have missed, it gets what comes from now on.
+                viewer.until(|f| f["type"] == "comments" && texts_of(&f["comments"]).last() == Some(&text)).await;
             }
+            Err(Error::Http(answer)) => assert_eq!(answer.status(), 400, "{forged}"),
+            Err(error) => panic!("{forged}: {error}"),
         }
     }
+    // Nor do they poison a metric: the ring has never dropped a comment here, so nobody has missed one.
+    assert_eq!(server.metric("danmaku_missed_total").await, 0);
     server.is_well().await;
 }

@@ -159,7 +159,7 @@ impl Relay for RedisRelay {
         }
         let message = Outgoing {
             channel: self.shared.room_channel(room),
-            payload: codec::encode(self.shared.node, comments.iter().map(|posted| &posted.comment)),
+            payload: codec::encode(self.shared.node, comments.iter().map(|posted| (&posted.comment, posted.sender()))),
             comments: comments.len() as u64,
         };
         if let Err(error) = self.outgoing.try_send(message) {
