@@ -109,14 +109,14 @@ impl Session {
         Some(Self { doors, room, identity, stream, link, inbound, acks: None, allowance })
     }
 
-    /// Runs until the connection ends. Every end is counted once, by its reason.
-    pub(super) async fn run(mut self) {
-        let metrics = Arc::clone(&self.doors.metrics);
+    /// Runs until the connection ends. Every end is counted once, by its reason. Borrows the session, which as an
+    /// argument of its own would take its room twice.
+    pub(super) async fn run(&mut self) {
         let end = self.serve().await;
         // Boxed, so that its room is not kept for all the time that the session runs.
         Box::pin(self.finish(&end)).await;
         let reason = end.map_or(GONE, CloseReason::word);
-        metrics.sessions_ended.get_or_create(&[("code", reason)]).inc();
+        self.doors.metrics.sessions_ended.get_or_create(&[("code", reason)]).inc();
         debug!(reason, "session ended");
     }
 
@@ -288,7 +288,7 @@ impl Session {
     }
 
     /// Tells the client the reason, if it can still be told, and lets go of the socket.
-    async fn finish(self, end: &End) {
+    async fn finish(&mut self, end: &End) {
         let Some(reason) = end else { return };
         self.link.seat.leave(close_frame(*reason));
         let cut = self.doors.shutdown.deadline().map(cut_at);

@@ -91,11 +91,11 @@ pub(super) async fn upgrade(
             Err(error) => return debug!(%error, "the handshake was not finished"),
         };
         place.settle();
-        let Some(session) = Session::begin(doors, opening, connection).await else { return };
+        let Some(mut session) = Session::begin(doors, opening, connection).await else { return };
         // A task of its own, for it lives long and needs less room than what led to it.
         let run = async move {
             session.run().await;
-            drop(place);
+            drop((session, place));
         };
         tasks.spawn(run.in_current_span());
     };
