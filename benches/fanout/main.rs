@@ -43,6 +43,11 @@ impl Effort {
         Duration::from_secs(if self.is_quick { 1 } else { 3 })
     }
 
+    /// How often to measure what varies.
+    pub fn rounds(self) -> usize {
+        if self.is_quick { 1 } else { 5 }
+    }
+
     /// A number of things, or a tenth of it.
     pub fn scale(self, number: usize) -> usize {
         if self.is_quick { number / 10 } else { number }

@@ -78,6 +78,15 @@ pub trait Socket: Send + Sync + 'static {
     /// [`io::ErrorKind::WouldBlock`] when it takes nothing now; any other error means it is gone.
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
+    /// The same, past whatever is remembered of its last refusal: the system tells of room only once there is a good deal of
+    /// it, and a connection that takes a little now and then would seem to take nothing.
+    ///
+    /// # Errors
+    /// As [`Socket::try_write_vectored`].
+    fn try_write_straight(&self, part: &[u8]) -> io::Result<usize> {
+        self.try_write(part)
+    }
+
     /// The same for a single part, which costs the kernel less.
     ///
     /// # Errors
@@ -90,6 +99,10 @@ pub trait Socket: Send + Sync + 'static {
 impl Socket for tokio::net::TcpStream {
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         Self::try_write_vectored(self, parts)
+    }
+
+    fn try_write_straight(&self, part: &[u8]) -> io::Result<usize> {
+        socket2::SockRef::from(self).send(part)
     }
 
     fn try_write(&self, part: &[u8]) -> io::Result<usize> {

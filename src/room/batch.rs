@@ -61,6 +61,13 @@ pub(super) struct Portion {
     pub(super) left_out: u64,
 }
 
+impl Portion {
+    /// Comments that were left out and of which no frame has told, given as many before: a frame tells of all.
+    pub(super) fn untold_after(self, before: u64) -> u64 {
+        if self.comments > 0 { 0 } else { before + self.left_out }
+    }
+}
+
 impl Batch {
     pub(super) fn new(epoch: Epoch, comments: Vec<Arc<Posted>>, shares: Option<Box<Shares>>) -> Self {
         debug_assert!(!comments.is_empty());

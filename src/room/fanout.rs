@@ -1,12 +1,14 @@
 //! The tick: cuts what has come into a batch and writes it to every viewer's socket, waking no task of theirs.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
+use tracing::error;
 
 use super::Room;
 use super::batch::Batch;
@@ -98,7 +100,10 @@ impl Audience {
 
     /// Has all viewers told with the next tick.
     pub(super) fn announce(&self, news: Bytes) {
-        self.lock().news = Some(news);
+        let mut seats = self.lock();
+        if seats.len() > 0 {
+            seats.news = Some(news);
+        }
     }
 
     /// Notes that a tick runs, or does not; gives how it was before.
@@ -119,8 +124,12 @@ impl Audience {
 
 /// Starts the room's tick unless it runs.
 pub(super) fn ensure_running(room: &Arc<Room>) {
-    if !room.audience.set_ticking(true) {
-        let from = room.lock().ring.cut_end();
+    // Both under the room's lock: who comes in between would be taken for somebody who has had what was cut since.
+    let state = room.lock();
+    let from = state.ring.cut_end();
+    let is_running = room.audience.set_ticking(true);
+    drop(state);
+    if !is_running {
         tokio::spawn(Tick::new(room, from).run(Arc::downgrade(room)));
     }
 }
@@ -137,26 +146,20 @@ async fn write(room: &Room, viewers: &[Arc<Viewer>], which: Range<usize>, show: 
     let mut delivered = Delivered::default();
     let which = which.start..which.end.min(viewers.len());
     for (i, viewer) in viewers.get(which).unwrap_or_default().iter().enumerate() {
-        delivered.add(viewer.offer(room, show.news.as_ref(), &show.fresh));
+        // A fault, such as in an encoder, ends this viewer and nobody else.
+        match catch_unwind(AssertUnwindSafe(|| viewer.offer(room, show.news.as_ref(), &show.fresh))) {
+            Ok(had) => delivered.add(had),
+            Err(_) => {
+                error!("writing to a viewer has panicked, it is let go");
+                viewer.end();
+                viewer.rouse();
+            }
+        }
         if i % YIELD_EVERY == YIELD_EVERY - 1 {
             tokio::task::yield_now().await;
         }
     }
     room.count(&delivered);
-}
-
-/// Has another tick begin should this one panic: a room must not fall silent for good.
-struct Successor(Weak<Room>);
-
-impl Drop for Successor {
-    fn drop(&mut self) {
-        if std::thread::panicking()
-            && let Some(room) = self.0.upgrade()
-        {
-            room.audience.set_ticking(false);
-            ensure_running(&room);
-        }
-    }
 }
 
 struct Tick {
@@ -177,7 +180,6 @@ impl Tick {
 
     /// Runs until the room is gone, or nobody is in it and nothing is published any more.
     async fn run(mut self, room: Weak<Room>) {
-        let _if_it_panics = Successor(Weak::clone(&room));
         loop {
             let Some(room) = room.upgrade() else { return };
             if timeout(IDLE, room.dirty.notified()).await.is_err() {
@@ -241,12 +243,7 @@ impl Tick {
     }
 
     fn take_fresh(&mut self, room: &Room) -> Vec<Arc<Batch>> {
-        let mut fresh = Vec::new();
-        let mut state = room.lock();
-        state.ring.cut();
-        state.ring.batches_from(self.shown, usize::MAX, &mut fresh);
-        self.shown = state.ring.next();
-        drop(state);
+        let fresh = room.cut_after(&mut self.shown);
         if let Some(observer) = room.ids.observer() {
             let local = |posted: &&Arc<Posted>| posted.is_local();
             for batch in &fresh {

@@ -353,6 +353,16 @@ impl Room {
         is_over
     }
 
+    /// Cuts what has come, and gives what was cut after `shown`, which moves to the end.
+    fn cut_after(&self, shown: &mut Seq) -> Vec<Arc<Batch>> {
+        let mut fresh = Vec::new();
+        let mut state = self.lock();
+        state.ring.cut();
+        state.ring.batches_from(*shown, usize::MAX, &mut fresh);
+        *shown = state.ring.next();
+        fresh
+    }
+
     /// Takes at most `limit` batches from the one that has `from`; gives the place after the last cut comment at that
     /// moment.
     fn batches_from(&self, from: Seq, limit: usize, into: &mut Vec<Arc<Batch>>) -> Seq {

@@ -43,6 +43,8 @@ pub(super) struct Outgoing {
     /// The latest announcement from before its hello.
     pub(super) news: Option<Bytes>,
     pub(super) is_blocked: bool,
+    /// Set while writes go past what is remembered of the socket.
+    pub(super) is_straight: bool,
     /// Bytes written, ever: by it a session sees whether a blocked viewer makes progress.
     pub(super) written: u64,
 }
@@ -70,6 +72,7 @@ impl Outgoing {
             own_bytes: 0,
             news: None,
             is_blocked: false,
+            is_straight: false,
             written: 0,
         }
     }
@@ -79,6 +82,7 @@ impl Outgoing {
         let Some(socket) = &self.socket else { return ControlFlow::Break(Flow::Gone) };
         loop {
             let written = match parts {
+                [part, ..] if self.is_straight => socket.try_write_straight(part),
                 [part] => socket.try_write(part),
                 parts => socket.try_write_vectored(parts),
             };
@@ -116,25 +120,23 @@ impl Outgoing {
         (self.offset, self.own_bytes) = (0, 0);
     }
 
-    /// Queues news. A viewer that has not had its hello yet gets the latest right after it; one that is leaving gets none,
-    /// for nothing may follow its goodbye; one with too much waiting already learns it from the next announcement.
+    /// Queues news. A viewer that has not had its hello yet gets the latest right after it, and one with too much waiting
+    /// once that is out; one that is leaving gets none, for nothing may follow its goodbye.
     pub(super) fn take_news(&mut self, news: Bytes) {
-        match self.phase {
-            Phase::Held => self.news = Some(news),
-            Phase::Live => drop(self.try_push_own(news)),
-            Phase::Leaving | Phase::Gone => {}
+        if self.phase != Phase::Live || !self.try_push_own(news.clone()) {
+            self.news = Some(news);
         }
     }
 
     /// Goes behind a batch of which the viewer gets this.
     pub(super) fn pass(&mut self, batch: &Batch, portion: Portion) {
         self.next = batch.end();
-        self.untold = if portion.comments > 0 { 0 } else { self.untold + portion.left_out };
+        self.untold = portion.untold_after(self.untold);
     }
 
-    /// Gives false, and queues nothing, when too much waits already.
+    /// Gives false, and queues nothing, when too much waits already, or nothing may follow any more.
     pub(super) fn try_push_own(&mut self, frame: Bytes) -> bool {
-        let has_room = self.own_bytes <= MAX_OWN_BYTES;
+        let has_room = self.own_bytes <= MAX_OWN_BYTES && matches!(self.phase, Phase::Held | Phase::Live);
         if has_room {
             self.push_own(frame);
         }

@@ -112,12 +112,7 @@ impl Tick {
     }
 
     fn run(&mut self, room: &Room) {
-        let mut fresh = Vec::new();
-        let mut state = room.lock();
-        state.ring.cut();
-        state.ring.batches_from(self.shown, usize::MAX, &mut fresh);
-        self.shown = state.ring.next();
-        drop(state);
+        let fresh = room.cut_after(&mut self.shown);
         for viewer in room.audience.all() {
             self.delivered.add(viewer.offer(room, None, &fresh));
         }
@@ -398,4 +393,22 @@ fn a_forged_place_below_all_there_ever_were_is_told_as_nothing_missed() {
     }
     let real = Cursor { seq: Seq((1 << 32) - 1), position: Position::START, ..room.newest_cursor() };
     assert_eq!(room.reach(&real), Reach::Ring);
+}
+
+#[test]
+fn what_is_left_out_of_comments_put_in_front_is_told_with_the_live_ones() {
+    let room = quiet_room(1_000);
+    let mut tick = Tick::new(&room);
+    // Settled live, with nothing before them.
+    let _first = enter(&room, &FakeSocket::open(), 1, Begin::Newest);
+    (0..3).for_each(|_| drop(say(&room, BEGUN)));
+    tick.run(&room);
+    // So near to the live ones that this tier gets none of them.
+    let older = (0..7).map(|n| test_comment("r", BEGUN - 100, n, "x")).collect();
+    assert!(room.prepend(older, true));
+    let socket = FakeSocket::open();
+    let start = room.lock().ring.start();
+    let _joined = enter(&room, &socket, 1, Begin::From(start));
+    assert_eq!(account(&socket), [1, 9, 0]);
+    assert_eq!(room.metrics.left_out.get(), 9, "and counted the same");
 }

@@ -1,7 +1,8 @@
 //! The ring: a room's recent comments in order, cut into batches. Pure: no lock, no clock, no socket.
 //!
-//! Comments enter at the open end. A *cut* closes what has come since the last one into a [`Batch`]. Everything that reads the ring (live delivery, catch-up, the
-//! 60-second query) reads the same batches from different places, and every cursor a client gets stands on a cut.
+//! Comments enter at the open end. A *cut* closes what has come since the last one into a [`Batch`]. Everything that reads
+//! the ring (live delivery, catch-up, the 60-second query) reads the same batches from different places, and every cursor
+//! a client gets stands on a cut.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;

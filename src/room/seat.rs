@@ -109,10 +109,18 @@ impl Seat {
 
     fn vacate(&self) {
         if !self.is_vacated.swap(true, Ordering::AcqRel) {
-            self.room.audience.remove(self.place);
             self.room.metrics.viewers.dec();
-            self.room.lock().last_used = Instant::now();
+            // Under the room's lock, so that it is not dropped as unused between the two.
+            let mut state = self.room.lock();
+            state.last_used = Instant::now();
+            self.room.audience.remove(self.place);
         }
+    }
+
+    /// Goes on writing though the socket has told of no room; whether it took something all the same.
+    #[must_use]
+    pub fn prod(&self) -> bool {
+        self.viewer.prod(&self.room)
     }
 
     /// Goes on writing where the socket was full.

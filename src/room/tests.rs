@@ -372,19 +372,23 @@ impl BatchEncoder for Faulty {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_cannot_be_encoded_does_not_silence_the_room() {
+async fn a_fault_in_writing_to_one_viewer_is_felt_by_nobody_else() {
     let room = room();
-    let socket = FakeSocket::open();
-    let well = enter(&room, &socket, Begin::Newest);
-    well.seat.open();
+    let sockets = [FakeSocket::open(), FakeSocket::open()];
+    let before = enter(&room, &sockets[0], Begin::Newest);
     let bad = room.lock().ring.next();
     let faulty = room.join(FakeSocket::open(), Taste::all(Arc::new(Faulty(bad.0))), Begin::Newest).unwrap();
-    faulty.seat.open();
-    say(&room, BEGUN);
-    until_had(&socket, 1).await;
-    drop(faulty);
-    say(&room, BEGUN);
-    until_had(&socket, 2).await;
+    let behind = enter(&room, &sockets[1], Begin::Newest);
+    for joined in [&before, &faulty, &behind] {
+        assert_eq!(joined.seat.open(), Flow::Done);
+    }
+    for count in 1..3 {
+        say(&room, BEGUN);
+        until_had(&sockets[0], count).await;
+        until_had(&sockets[1], count).await;
+    }
+    timeout(Duration::from_secs(5), faulty.seat.viewer().blocked()).await.expect("its session is roused");
+    assert_eq!(faulty.seat.advance(), Flow::Gone);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -78,9 +78,6 @@ impl Viewer {
         // One that is leaving or gone stays so.
         if out.phase == Phase::Held {
             out.phase = Phase::Live;
-            if let Some(news) = out.news.take() {
-                out.push_own(news);
-            }
         }
         let (flow, delivered) = self.pump_and_tell(&mut out, room, &[]);
         room.count(&delivered);
@@ -156,6 +153,18 @@ impl Viewer {
         flow
     }
 
+    /// Goes on writing though the socket has told of no room. True when it took something all the same. For the session,
+    /// before it gives the viewer up.
+    pub fn prod(&self, room: &Room) -> bool {
+        let mut out = self.lock();
+        let before = out.written;
+        out.is_straight = true;
+        let (_, delivered) = self.pump(&mut out, room, &[]);
+        out.is_straight = false;
+        room.count(&delivered);
+        out.written > before
+    }
+
     /// Wakes the session, for a reason of its own.
     pub fn rouse(&self) {
         self.blocked.notify_one();
@@ -204,6 +213,10 @@ impl Viewer {
             if out.phase != Phase::Live {
                 return Flow::Done;
             }
+            if let Some(news) = out.news.take() {
+                out.push_own(news);
+                continue;
+            }
             // The common case: the viewer has had everything but the batches that were just cut. When it has had these
             // too, it is through: what is cut after them has a tick of its own.
             let mut cut_end = out.next;
@@ -243,9 +256,23 @@ impl Viewer {
         }
     }
 
+    /// The batches at the beginning of a run whose shared frames are right for this viewer, which had `untold` before it.
+    fn in_step<'a>(&self, run: &'a [Arc<Batch>], mut untold: u64) -> &'a [Arc<Batch>] {
+        if self.taste.tier.is_none() {
+            return run;
+        }
+        let is_out = |batch: &Arc<Batch>| {
+            let is_in_step = batch.is_in_step(&self.taste, untold);
+            untold = batch.portion(&self.taste, batch.first()).untold_after(untold);
+            !is_in_step
+        };
+        let end = run.iter().position(is_out).unwrap_or(run.len());
+        run.get(..end).unwrap_or_default()
+    }
+
     /// Writes batches straight from the shared frames, in one call. Goes on when the first [`PARTS`] of `run` are out.
     fn write_batches(&self, out: &mut Outgoing, run: &[Arc<Batch>], delivered: &mut Delivered) -> ControlFlow<Flow> {
-        let run = run.get(..PARTS.min(run.len())).unwrap_or_default();
+        let run = self.in_step(run.get(..PARTS.min(run.len())).unwrap_or_default(), out.untold);
         let mut parts = [IoSlice::new(&[]); PARTS];
         let mut total = 0;
         for (part, batch) in parts.iter_mut().zip(run) {

@@ -66,12 +66,7 @@ impl Scene {
     }
 
     fn tick(&mut self) {
-        let mut fresh = Vec::new();
-        let mut state = self.room.lock();
-        state.ring.cut();
-        state.ring.batches_from(self.shown, usize::MAX, &mut fresh);
-        self.shown = state.ring.next();
-        drop(state);
+        let fresh = self.room.cut_after(&mut self.shown);
         let news = self.news.take();
         self.delivered.add(self.joined.seat.viewer().offer(&self.room, news.as_ref(), &fresh));
     }

@@ -37,8 +37,9 @@ const LINGER: Duration = Duration::from_secs(2);
 const MAX_WAITING_ACKS: usize = 4096;
 
 /// Most bytes that the kernel takes for a viewer beyond what is on its way to it. The default would be up to 4 MB
-/// (`net.ipv4.tcp_wmem`): memory, and comments that a slow viewer would read minutes late, with a ping behind them.
-const MAX_UNSENT: u32 = 128 * 1024;
+/// (`net.ipv4.tcp_wmem`): memory, and comments that a slow viewer would read minutes late, with a ping behind them. So much
+/// is gone within the usual ping timeout of 10 s at 3 KB/s, less than the comments of a busy room.
+const MAX_UNSENT: u32 = 32 * 1024;
 
 /// After so many messages from one client, others have their turn.
 const MESSAGES_AT_ONCE: usize = 64;
@@ -145,7 +146,7 @@ impl Session {
                     }
                 }
                 () = self.link.seat.viewer().blocked() => {
-                    if self.link.is_lost() {
+                    if self.link.is_lost() && !self.still_takes_something() {
                         return Some(CloseReason::PingTimeout);
                     }
                     if stall.is_none() {
@@ -163,7 +164,10 @@ impl Session {
                 }
                 () = until(alarm), if alarm.is_some() => {
                     if stall.as_ref().is_some_and(|stall| stall.until <= Instant::now()) {
-                        return Some(CloseReason::SlowConsumer);
+                        if !self.still_takes_something() {
+                            return Some(CloseReason::SlowConsumer);
+                        }
+                        stall = self.stall_now();
                     }
                 }
                 ready = readable(&self.stream, has_more) => {
@@ -223,6 +227,15 @@ impl Session {
             self.doors.wheel.heard(&self.link);
         }
         self.stall_now().map(|now| before.or(now))
+    }
+
+    /// Whether a viewer that seemed to take nothing took a little all the same, now that it is asked; then it lives.
+    fn still_takes_something(&self) -> bool {
+        let is_so = self.link.seat.prod();
+        if is_so {
+            self.doors.wheel.heard(&self.link);
+        }
+        is_so
     }
 
     /// Takes a message; `Some` ends the session.

@@ -29,7 +29,8 @@ pub(super) struct Link {
     heard: AtomicU64,
     /// By so many notches the next ping comes before the interval is over.
     early: AtomicU64,
-    is_asked: AtomicBool,
+    /// The notch in which it was sent a ping that is not answered yet; 0 for none.
+    asked: AtomicU64,
     is_lost: AtomicBool,
 }
 
@@ -72,9 +73,8 @@ impl Wheel {
     pub(super) fn take_on(&self, seat: Seat) -> Arc<Link> {
         let inner = &*self.inner;
         let now = inner.now.load(Ordering::Acquire);
-        let (is_asked, is_lost) = (AtomicBool::new(false), AtomicBool::new(false));
-        let link = Link { seat, heard: AtomicU64::new(now), early: AtomicU64::new(inner.jitter()), is_asked, is_lost };
-        let link = Arc::new(link);
+        let (heard, early, asked) = (AtomicU64::new(now), AtomicU64::new(inner.jitter()), AtomicU64::new(0));
+        let link = Arc::new(Link { seat, heard, early, asked, is_lost: AtomicBool::new(false) });
         inner.put(inner.silent_until(&link).max(now + 1), Arc::downgrade(&link));
         link
     }
@@ -82,7 +82,8 @@ impl Wheel {
     /// Notes a sign of life.
     pub(super) fn heard(&self, link: &Link) {
         link.heard.store(self.inner.now.load(Ordering::Acquire), Ordering::Release);
-        link.is_asked.store(false, Ordering::Release);
+        link.asked.store(0, Ordering::Release);
+        link.is_lost.store(false, Ordering::Release);
     }
 
     /// Turns until the shutdown begins.
@@ -110,23 +111,35 @@ impl Wheel {
                 tokio::task::yield_now().await;
             }
             let Some(link) = weak.upgrade() else { continue };
-            let silent_until = inner.silent_until(&link);
-            if link.is_asked.load(Ordering::Acquire) {
-                link.is_lost.store(true, Ordering::Release);
-                link.seat.viewer().rouse();
-            } else if silent_until > now {
-                inner.put(silent_until, weak);
-            } else {
-                link.early.store(inner.jitter(), Ordering::Release);
-                link.is_asked.store(true, Ordering::Release);
-                let _too_full_anyway = link.seat.send(PING);
-                inner.put(now + inner.timeout.max(1), weak);
-            }
+            let next = inner.look(&link, now);
+            // Not later than either: who answers at once and then goes silent must be asked in time, too.
+            inner.put(next.clamp(now + 1, now + inner.timeout.min(inner.interval).max(1)), weak);
         }
     }
 }
 
 impl Inner {
+    /// Asks it if it was silent, gives it up if it did not answer; gives the notch in which there is something to do again.
+    fn look(&self, link: &Link, now: u64) -> u64 {
+        let asked = link.asked.load(Ordering::Acquire);
+        let (silent_until, lost_at) = (self.silent_until(link), asked.saturating_add(self.timeout));
+        if asked == 0 && silent_until > now {
+            return silent_until;
+        }
+        if asked == 0 {
+            link.early.store(self.jitter(), Ordering::Release);
+            link.asked.store(now, Ordering::Release);
+            let _too_full_anyway = link.seat.send(PING);
+            return now + self.timeout;
+        }
+        if lost_at <= now {
+            // Its session ends it, unless it finds that the client has taken something meanwhile.
+            link.is_lost.store(true, Ordering::Release);
+            link.seat.viewer().rouse();
+        }
+        lost_at
+    }
+
     /// Up to a tenth of the interval, so that connections that began together do not ping together.
     fn jitter(&self) -> u64 {
         fastrand::u64(0..=self.interval / 10)

@@ -58,7 +58,7 @@ async fn clients_that_came_together_are_asked_apart_in_every_round() {
             at_once.push(asked() - before);
             links
                 .iter()
-                .filter(|(link, _)| link.is_asked.load(Ordering::Relaxed))
+                .filter(|(link, _)| link.asked.load(Ordering::Relaxed) > 0)
                 .for_each(|(link, _)| wheel.heard(link));
         }
         assert!(at_once.iter().all(|asked| *asked <= 150), "round {round}: {at_once:?}");
@@ -91,6 +91,24 @@ async fn a_client_that_answers_is_asked_again_and_stays() {
     }
     assert!(!link.is_lost());
     assert!((18..=23).contains(&pings(&socket)), "{}", pings(&socket));
+}
+
+#[tokio::test]
+async fn a_timeout_longer_than_the_interval_delays_neither_pings_nor_the_end() {
+    let wheel = Wheel::new(Duration::from_secs(50), Duration::from_secs(200));
+    let (link, socket) = link(&wheel);
+    for round in 1..=5 {
+        for _ in 0..50 {
+            wheel.turn_once().await;
+            if pings(&socket) == round {
+                wheel.heard(&link);
+            }
+        }
+        assert_eq!(pings(&socket), round, "one in each interval");
+    }
+    // It answered the last one and is gone.
+    turn(&wheel, 50 + 200).await;
+    assert!(link.is_lost());
 }
 
 #[tokio::test]
