@@ -99,7 +99,7 @@ impl Batch {
         self.first().plus(self.comments.len())
     }
 
-    /// The ready-to-send bytes for a viewer of this taste that is [in step](Batch::is_in_step), encoded by whoever asks
+    /// The ready-to-send bytes for a viewer of this taste that is in step, encoded by whoever asks
     /// first; empty when its tier gets nothing of this batch.
     pub fn frame(&self, taste: &Taste) -> &Bytes {
         let carried = self.share(taste).map_or(0, |(shares, tier)| shares.carried(tier));
