@@ -1,0 +1,187 @@
+//! The folder of a log: its lock, the names in it, and what is done to whole files.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::error::LogError;
+
+const LOCK: &str = "lock";
+const SEGMENT: &str = ".log";
+const DAMAGED: &str = ".damaged";
+
+/// A folder that is ours until this is dropped.
+#[derive(Debug)]
+pub(super) struct Folder {
+    dir: PathBuf,
+    /// The folder itself, for its fsync.
+    handle: File,
+    _lock: File,
+}
+
+/// What was found in a folder.
+#[derive(Debug)]
+pub(super) struct Listing {
+    /// The segments, oldest first.
+    pub(super) segments: Vec<u64>,
+    /// The least number that was never given to a file which is still there.
+    pub(super) next: u64,
+}
+
+impl Folder {
+    /// Makes the folder if it is missing, and locks it.
+    pub(super) fn open(dir: &Path) -> Result<Self, LogError> {
+        fs::create_dir_all(dir).map_err(LogError::io("create", dir))?;
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // A folder is only there after a power cut if the one above it is synced.
+        let synced = File::open(parent).and_then(|parent| parent.sync_all());
+        synced.map_err(LogError::io("sync", parent))?;
+        // Before anything of ours is put into a folder that is another's.
+        list(dir)?;
+        let path = dir.join(LOCK);
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(LogError::io("open", &path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(LogError::Locked { dir: dir.into() }),
+            Err(TryLockError::Error(source)) => return Err(LogError::io("lock", path)(source)),
+        }
+        let handle = File::open(dir).map_err(LogError::io("open", dir))?;
+        Ok(Self { dir: dir.into(), handle, _lock: lock })
+    }
+
+    /// Lists the segments and refuses what no log writes.
+    pub(super) fn list(&self) -> Result<Listing, LogError> {
+        list(&self.dir)
+    }
+
+    /// Where it is.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where segment `number` is.
+    pub(super) fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(segment_name(number))
+    }
+
+    /// Makes the file of a new segment. It is there after a power cut once it and the folder are synced.
+    pub(super) fn create_segment(&self, number: u64) -> io::Result<File> {
+        OpenOptions::new().append(true).create_new(true).open(self.path(number))
+    }
+
+    /// Opens a segment for reading.
+    pub(super) fn open_segment(&self, number: u64) -> io::Result<File> {
+        File::open(self.path(number))
+    }
+
+    /// Makes the names in the folder survive a power cut.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.handle.sync_all()
+    }
+
+    /// Deletes a segment. Not synced: after a power cut it may be there again, and its records are read once more.
+    pub(super) fn delete(&self, number: u64) -> Result<(), LogError> {
+        match fs::remove_file(self.path(number)) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                Err(LogError::io("delete", self.path(number))(source))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Ends a segment at `offset`. Opens the file anew, as the handle that wrote it may be what failed.
+    pub(super) fn cut(&self, number: u64, offset: u64) -> Result<(), LogError> {
+        let path = self.path(number);
+        let cut = OpenOptions::new().write(true).open(&path).and_then(|file| {
+            file.set_len(offset)?;
+            file.sync_all()
+        });
+        cut.map_err(LogError::io("shorten", path))
+    }
+
+    /// Ends a segment at `offset` and keeps what stood behind in a file of its own, whose path it gives.
+    pub(super) fn set_aside(&self, number: u64, offset: u64) -> Result<PathBuf, LogError> {
+        let kept = self.dir.join(format!("{number:016x}-{offset:x}{DAMAGED}"));
+        if offset == 0 {
+            let renamed = fs::rename(self.path(number), &kept).and_then(|()| self.sync());
+            renamed.map_err(LogError::io("rename", self.path(number)))?;
+            return Ok(kept);
+        }
+        let copied = self.open_segment(number).and_then(|mut segment| {
+            segment.seek(SeekFrom::Start(offset))?;
+            // A file of that name can only be left by an attempt that did not get as far as cutting the segment.
+            let mut copy = File::create(&kept)?;
+            io::copy(&mut segment, &mut copy)?;
+            copy.sync_all()?;
+            self.sync()
+        });
+        copied.map_err(LogError::io("write", &kept))?;
+        self.cut(number, offset)?;
+        Ok(kept)
+    }
+}
+
+fn list(dir: &Path) -> Result<Listing, LogError> {
+    let (mut segments, mut last) = (Vec::new(), 0);
+    for entry in fs::read_dir(dir).map_err(LogError::io("list", dir))? {
+        let path = entry.map_err(LogError::io("list", dir))?.path();
+        match path.file_name().and_then(|name| name.to_str()).map(Name::parse) {
+            Some(Name::Lock) => {}
+            Some(Name::Segment(number)) => {
+                segments.push(number);
+                last = last.max(number);
+            }
+            // Its number is not given again: a segment of that name might have to be set aside in turn.
+            Some(Name::Damaged(number)) => last = last.max(number),
+            Some(Name::Foreign) | None => return Err(LogError::Foreign { path }),
+        }
+    }
+    segments.sort_unstable();
+    Ok(Listing { segments, next: last.saturating_add(1) })
+}
+
+/// The name of a segment's file.
+pub(super) fn segment_name(number: u64) -> String {
+    format!("{number:016x}{SEGMENT}")
+}
+
+/// What a name in the folder stands for.
+#[derive(Debug, PartialEq, Eq)]
+enum Name {
+    Lock,
+    Segment(u64),
+    Damaged(u64),
+    Foreign,
+}
+
+impl Name {
+    fn parse(name: &str) -> Self {
+        if name == LOCK {
+            return Self::Lock;
+        }
+        // Only what we write ourselves: a plus sign or capitals, which would parse, do not come back the same.
+        let segment = name.strip_suffix(SEGMENT).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        if let Some(number) = segment.filter(|number| segment_name(*number) == name) {
+            return Self::Segment(number);
+        }
+        let damaged = name.strip_suffix(DAMAGED).and_then(|stem| stem.split_once('-'));
+        damaged.and_then(|(digits, _)| u64::from_str_radix(digits, 16).ok()).map_or(Self::Foreign, Self::Damaged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_a_log_writes_are_its_own() {
+        assert_eq!(Name::parse("lock"), Name::Lock);
+        assert_eq!(Name::parse("00000000000000ff.log"), Name::Segment(255));
+        assert_eq!(Name::parse("00000000000000ff-18.damaged"), Name::Damaged(255));
+        for foreign in ["", ".log", "ff.log", "00000000000000FF.log", "+0000000000000ff.log", "notes.txt", "x.damaged"]
+        {
+            assert_eq!(Name::parse(foreign), Name::Foreign, "{foreign}");
+        }
+    }
+}
