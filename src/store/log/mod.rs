@@ -164,4 +164,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
