@@ -42,9 +42,9 @@ pub enum LogError {
         /// The format in its header.
         version: u32,
     },
-    /// Records that were appended can no longer be read: the disk gives back other bytes than it was given. What
-    /// follows them in their segment was moved to `kept` and is no longer part of the log, whose counts fell by that
-    /// much. Told once; the next read goes on behind it.
+    /// Records that were appended can no longer be read: the disk gives back other bytes than it was given. Their bytes
+    /// are in `kept`, and the log's count fell by that many. Those behind them are read next, unless no way leads there:
+    /// then all that follows in their segment was moved to `kept` and counts in `records`. Told once.
     #[error("{records} records of a log are damaged and lost to it; their bytes are kept in {kept}")]
     Damaged {
         /// How many records the log lost, those aside that were settled already.

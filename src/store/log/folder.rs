@@ -1,7 +1,8 @@
 //! The folder of a log: its lock, the names in it, and what is done to whole files.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Seek as _, SeekFrom};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::error::LogError;
@@ -17,6 +18,15 @@ pub(super) struct Folder {
     /// The folder itself, for its fsync.
     handle: File,
     _lock: File,
+}
+
+/// What was kept of a segment.
+#[derive(Debug)]
+pub(super) struct Copy {
+    /// The file that holds it.
+    pub(super) path: PathBuf,
+    /// Whether it was not there before with just these bytes.
+    pub(super) is_new: bool,
 }
 
 /// What was found in a folder.
@@ -100,9 +110,34 @@ impl Folder {
         cut.map_err(LogError::io("shorten", path))
     }
 
+    /// Copies a part of a segment, which stays as it is, to a file of its own.
+    pub(super) fn copy_aside(&self, number: u64, part: &Range<u64>) -> Result<Copy, LogError> {
+        let mut bytes = Vec::new();
+        let read = self.open_segment(number).and_then(|mut segment| {
+            segment.seek(SeekFrom::Start(part.start))?;
+            segment.take(part.end - part.start).read_to_end(&mut bytes)
+        });
+        read.map_err(LogError::io("read", self.path(number)))?;
+        let path = self.damaged(number, part.start);
+        if fs::read(&path).is_ok_and(|there| there == bytes) {
+            return Ok(Copy { path, is_new: false });
+        }
+        let written = File::create(&path).and_then(|mut copy| {
+            copy.write_all(&bytes)?;
+            copy.sync_all()?;
+            self.sync()
+        });
+        written.map_err(LogError::io("write", &path))?;
+        Ok(Copy { path, is_new: true })
+    }
+
+    fn damaged(&self, number: u64, offset: u64) -> PathBuf {
+        self.dir.join(format!("{number:016x}-{offset:x}{DAMAGED}"))
+    }
+
     /// Ends a segment at `offset` and keeps what stood behind in a file of its own, whose path it gives.
     pub(super) fn set_aside(&self, number: u64, offset: u64) -> Result<PathBuf, LogError> {
-        let kept = self.dir.join(format!("{number:016x}-{offset:x}{DAMAGED}"));
+        let kept = self.damaged(number, offset);
         if offset == 0 {
             let renamed = fs::rename(self.path(number), &kept).and_then(|()| self.sync());
             renamed.map_err(LogError::io("rename", self.path(number)))?;
@@ -110,7 +145,7 @@ impl Folder {
         }
         let copied = self.open_segment(number).and_then(|mut segment| {
             segment.seek(SeekFrom::Start(offset))?;
-            // A file of that name can only be left by an attempt that did not get as far as cutting the segment.
+            // A file of that name holds the first of these bytes, or is left by an attempt that did not get this far.
             let mut copy = File::create(&kept)?;
             io::copy(&mut segment, &mut copy)?;
             copy.sync_all()?;

@@ -75,7 +75,7 @@ impl Log {
 
     /// Appends records in this order, all of them or none, and returns when they are on the disk. Costs one write and
     /// one fsync, and a few more when a segment begins; concurrent calls wait for each other. Of an append that a crash
-    /// cut off, the first records may be there afterwards.
+    /// cut off, some records may be there afterwards, in order.
     ///
     /// # Errors
     /// [`AppendError`]; none of the records is in the log, and those appended before are.
@@ -113,7 +113,9 @@ impl Log {
     pub fn release(&self, places: impl IntoIterator<Item = Place>) -> Result<(), LogError> {
         {
             let mut state = lock(&self.inner.state);
-            places.into_iter().for_each(|place| state.settle(place));
+            for place in places {
+                state.settle(place);
+            }
         }
         self.inner.delete_freed()
     }

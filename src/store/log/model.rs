@@ -31,7 +31,8 @@ enum Crash {
     Zeros(usize),
     /// So much less than was appended, as no disk should.
     Short(prop::sample::Index),
-    /// One other byte than was appended, as no disk should.
+    /// One other byte than was appended, as no disk should: of the checksum or the payload, or of the length, which is
+    /// impossible then.
     Flip(prop::sample::Index),
 }
 
@@ -59,6 +60,8 @@ struct Entry {
     place: Place,
     payload: Vec<u8>,
     is_settled: bool,
+    /// Its bytes are damaged and still there.
+    is_damaged: bool,
 }
 
 /// What the log must look like.
@@ -115,24 +118,39 @@ impl Model {
 
     fn reopen(&mut self) {
         self.drop_settled();
-        self.entries.iter_mut().for_each(|entry| entry.is_settled = false);
+        self.entries.iter_mut().for_each(|entry| entry.is_settled = entry.is_damaged);
         self.cursor = (0, 0);
         self.active = None;
     }
 
-    /// Loses what stands in the segment at `offset` or reaches beyond it.
-    fn lose_from(&mut self, segment: u64, offset: u64) {
+    /// Loses what stands in the segment at `offset` or reaches beyond it, or of that the first record alone.
+    fn lose(&mut self, segment: u64, offset: u64, is_one: bool) {
         let mut end = HEADER_BYTES;
-        self.entries.retain(|entry| {
-            let is_in = entry.place.segment == segment;
-            end += if is_in { record_bytes(entry.payload.len()) } else { 0 };
-            !is_in || end <= offset
+        for entry in self.entries.iter_mut().filter(|entry| entry.place.segment == segment) {
+            let begin = end;
+            end += record_bytes(entry.payload.len());
+            entry.is_damaged |= end > offset && !(is_one && begin > offset);
+            entry.is_settled = entry.is_damaged;
+        }
+        // What no good record follows is cut off.
+        while self.entries.pop_if(|entry| entry.is_damaged && entry.place.segment == segment).is_some() {}
+    }
+
+    /// Where the record begins in which this byte of the segment stands, and whether it is damaged.
+    fn record_at(&self, segment: u64, byte: u64) -> (u64, bool) {
+        let mut end = HEADER_BYTES;
+        let mut records = self.entries.iter().filter(|entry| entry.place.segment == segment).map(|entry| {
+            let begin = end;
+            end += record_bytes(entry.payload.len());
+            (begin, end, entry.is_damaged)
         });
+        let (begin, _, is_damaged) = records.find(|(_, end, _)| byte < *end).unwrap();
+        (begin, is_damaged)
     }
 }
 
-/// Leaves at the end of the last segment what a crash does; gives the offset from which on the model loses.
-fn crash(path: &Path, crash: &Crash) -> u64 {
+/// Leaves in the last segment what a crash does; gives the offset at which the model loses, and whether one record alone.
+fn crash(model: &Model, segment: u64, path: &Path, crash: &Crash) -> (u64, bool) {
     let mut bytes = fs::read(path).unwrap();
     let whole = bytes.len() as u64;
     let body = bytes.len() - HEADER_BYTES as usize;
@@ -157,12 +175,20 @@ fn crash(path: &Path, crash: &Crash) -> u64 {
         }
         Crash::Flip(at) => {
             let at = HEADER_BYTES as usize + at.index(body);
-            bytes[at] ^= 1;
-            at as u64
+            let (begin, is_damaged) = model.record_at(segment, at as u64);
+            if is_damaged {
+                // The same bit again would mend it.
+                return (whole, false);
+            }
+            let begin = begin as usize;
+            let is_length = at < begin + 4;
+            bytes[if is_length { begin + 3 } else { at }] ^= 1;
+            fs::write(path, bytes).unwrap();
+            return (at as u64, !is_length);
         }
     };
     fs::write(path, bytes).unwrap();
-    from
+    (from, false)
 }
 
 const MAX_BYTES: u64 = 700;
@@ -177,7 +203,7 @@ struct Run {
     dir: tempfile::TempDir,
     log: Option<Log>,
     model: Model,
-    damaged: usize,
+    damaged: BTreeSet<PathBuf>,
 }
 
 impl Run {
@@ -226,7 +252,12 @@ impl Run {
                 assert!(active.map_or(place.first == 0, |active| active == place.segment));
                 assert_eq!(place.len(), lengths.len() as u64);
                 let entries = place.each().zip(payloads);
-                model.entries.extend(entries.map(|(place, payload)| Entry { place, payload, is_settled: false }));
+                model.entries.extend(entries.map(|(place, payload)| Entry {
+                    place,
+                    payload,
+                    is_settled: false,
+                    is_damaged: false,
+                }));
                 model.active = Some(place.segment);
             }
             Err(AppendError::Full { .. }) => assert!(model.bytes() + bytes > MAX_BYTES, "it should not be full"),
@@ -240,12 +271,15 @@ impl Run {
         if let (Some(how), Some(last)) = (how, self.model.entries.last()) {
             let segment = last.place.segment;
             let path: PathBuf = self.dir.path().join("log").join(folder::segment_name(segment));
-            self.model.lose_from(segment, crash(&path, how));
+            let (offset, is_one) = crash(&self.model, segment, &path, how);
+            self.model.lose(segment, offset, is_one);
+            self.model.drop_settled();
         }
         let (log, recovered) = try_open(self.dir.path());
-        self.damaged += recovered.damaged.len();
+        let told = recovered.damaged.len();
+        self.damaged.extend(recovered.damaged.iter().cloned());
         // Only bytes that are followed by a good record are worth keeping, and only a changed byte is.
-        assert!(recovered.damaged.is_empty() || matches!(how, Some(Crash::Flip(_))), "{recovered:?}");
+        assert!(told == 0 || matches!(how, Some(Crash::Flip(_))), "{recovered:?}");
         assert_eq!((recovered.records, recovered.bytes), (log.len(), log.bytes()));
         self.log = Some(log);
     }
@@ -257,7 +291,7 @@ impl Run {
         assert_eq!(segments.len(), self.model.bytes_by_segment().len());
         let on_disk = segments.iter().map(|name| self.dir.path().join("log").join(name).metadata().unwrap().len());
         assert_eq!(on_disk.sum::<u64>(), log.bytes());
-        assert_eq!(names(self.dir.path(), ".damaged").len(), self.damaged);
+        assert_eq!(names(self.dir.path(), ".damaged").len(), self.damaged.len());
     }
 }
 
@@ -267,7 +301,7 @@ proptest! {
     fn the_log_is_a_list_that_keeps_what_was_acknowledged(operations in prop::collection::vec(operation(), 1..60)) {
         let dir = tempfile::tempdir().unwrap();
         let log = Some(try_open(dir.path()).0);
-        let mut run = Run { dir, log, model: Model::default(), damaged: 0 };
+        let mut run = Run { dir, log, model: Model::default(), damaged: BTreeSet::new() };
         for operation in &operations {
             run.step(operation);
             run.check();

@@ -1,7 +1,7 @@
 //! Reading: the unsettled records behind the cursor, oldest first.
 
 use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, Seek as _, SeekFrom};
+use std::io::{self, BufReader, ErrorKind, Read, Seek as _, SeekFrom};
 
 use bytes::Bytes;
 
@@ -31,6 +31,11 @@ impl Cursor {
     /// Before the oldest segment.
     pub(super) const START: Self = Self { segment: 0, index: 0, offset: HEADER_BYTES };
 
+    /// Behind the record at which it stands, whose end is at `offset`.
+    fn next(self, offset: u64) -> Self {
+        Self { index: self.index + 1, offset, ..self }
+    }
+
     fn enter(self, segment: u64) -> Self {
         if self.segment == segment { self } else { Self { segment, ..Self::START } }
     }
@@ -51,11 +56,30 @@ impl Inner {
                 }
                 opened => opened,
             };
-            let batch = file.and_then(|file| read_run(file, &mut cursor, run, limit_bytes));
-            match batch.map_err(LogError::io("read", self.folder.path(segment)))? {
-                Some(batch) => return Ok(Some(batch)),
-                None => self.give_up_behind(*cursor)?,
+            let found = file.and_then(|file| read_run(file, &mut cursor, run, limit_bytes));
+            match found.map_err(LogError::io("read", self.folder.path(segment)))? {
+                Outcome::Batch(batch) => return Ok(Some(batch)),
+                // All of them are settled: nothing is lost.
+                Outcome::Damaged { behind } if behind.index <= run.place.first => *cursor = behind,
+                Outcome::Damaged { behind } => self.lose(&mut cursor, behind)?,
+                Outcome::Lost => self.give_up_behind(*cursor)?,
             }
+        }
+    }
+
+    /// Takes out of the log what stands between the cursor and `behind`, and moves the cursor there. The bytes stay in
+    /// their segment, so that all that was given a place keeps it.
+    fn lose(&self, cursor: &mut Cursor, behind: Cursor) -> Result<(), LogError> {
+        let Cursor { segment, index, offset } = *cursor;
+        if !lock(&self.state).has_segment(segment) {
+            return Ok(());
+        }
+        let kept = self.folder.copy_aside(segment, &(offset..behind.offset))?.path;
+        *cursor = behind;
+        match lock(&self.state).settle(Place { segment, first: index, count: behind.index - index }) {
+            // They were settled meanwhile.
+            0 => Ok(()),
+            records => Err(LogError::Damaged { records, kept }),
         }
     }
 
@@ -72,14 +96,36 @@ impl Inner {
     }
 }
 
-/// Reads the records of a run, which begins at the cursor or behind it, and moves the cursor behind those that it gives.
-/// `None` if the first of them cannot be read; then the cursor is at what stands in the way.
-fn read_run(mut file: File, cursor: &mut Cursor, run: Run, limit_bytes: usize) -> io::Result<Option<Batch>> {
+/// What was found where a run is to be read.
+enum Outcome {
+    /// Records, and the cursor is behind them.
+    Batch(Batch),
+    /// The record at the cursor is damaged; `behind` is the next that is not, or the segment's end.
+    Damaged { behind: Cursor },
+    /// No way leads on from the cursor.
+    Lost,
+}
+
+/// Reads the records of a run, which begins at the cursor or behind it, and moves the cursor behind those that it gives,
+/// or to what stands in the way.
+fn read_run(mut file: File, cursor: &mut Cursor, run: Run, limit_bytes: usize) -> io::Result<Outcome> {
     file.seek(SeekFrom::Start(cursor.offset))?;
     let mut found = Records::new(BufReader::new(file), cursor.offset, run.end);
     let (mut at, mut records, mut bytes) = (*cursor, Vec::new(), 0);
     while (records.len() as u64) < run.place.count {
-        let Found::Record(payload) = found.read_next()? else { break };
+        let payload = match found.read_next()? {
+            Found::Record(payload) => payload,
+            _ if !records.is_empty() => break,
+            Found::Bad => {
+                *cursor = at;
+                let behind = find_behind(&mut found, at, run)?;
+                return Ok(behind.map_or(Outcome::Lost, |behind| Outcome::Damaged { behind }));
+            }
+            Found::Torn | Found::End => {
+                *cursor = at;
+                return Ok(Outcome::Lost);
+            }
+        };
         if at.index >= run.place.first {
             bytes += payload.len();
             if bytes > limit_bytes && !records.is_empty() {
@@ -87,9 +133,28 @@ fn read_run(mut file: File, cursor: &mut Cursor, run: Run, limit_bytes: usize) -
             }
             records.push(Bytes::from(payload));
         }
-        at = Cursor { index: at.index + 1, offset: found.offset(), ..at };
+        at = at.next(found.offset());
     }
     *cursor = at;
     let place = Place { count: records.len() as u64, ..run.place };
-    Ok((!records.is_empty()).then_some(Batch { records, place }))
+    Ok(Outcome::Batch(Batch { records, place }))
+}
+
+/// Finds where good records go on behind a bad one that stood at `bad` and was just read. `None` if its length may be what
+/// is damaged, as not just so many records follow as were appended: with one that leads to the head of another record,
+/// a record would be settled in the name of its neighbour.
+fn find_behind(found: &mut Records<impl Read>, bad: Cursor, run: Run) -> io::Result<Option<Cursor>> {
+    let mut at = bad.next(found.offset());
+    let mut behind = None;
+    loop {
+        match found.read_next()? {
+            Found::Record(_) => {
+                behind = behind.or(Some(at));
+                at = at.next(found.offset());
+            }
+            Found::Bad => at = at.next(found.offset()),
+            Found::End => return Ok((at.index == run.records).then(|| behind.unwrap_or(at))),
+            Found::Torn => return Ok(None),
+        }
+    }
 }

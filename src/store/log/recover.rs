@@ -1,12 +1,14 @@
 //! What an opening finds: the segments of before, mended where a crash or the disk left them torn.
 
-use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
+use std::fs::File;
+use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
+use std::ops::Range;
 use std::path::PathBuf;
 
 use super::error::LogError;
 use super::folder::{Folder, segment_name};
 use super::format::{Found, HEADER_BYTES, Header, Records, read_header};
-use super::state::{Limits, State};
+use super::state::{Limits, Place, State};
 
 /// What was in a log when it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,8 +20,9 @@ pub struct Recovered {
     /// Bytes that an append had left when it was cut off, and that were cut from the end of the last segment. No append
     /// that succeeded lost anything by it.
     pub torn_bytes: u64,
-    /// Files that this opening made of bytes that do not match their checksums: appended records may be lost. The log
-    /// looks at them no more, and deletes none.
+    /// Files that this opening made of bytes that do not match their checksums: appended records may be lost, and those
+    /// that can be read behind them in their segment are not. The log looks at these files no more than to see whether
+    /// the same bytes are kept already, and deletes none.
     pub damaged: Vec<PathBuf>,
 }
 
@@ -36,12 +39,7 @@ pub(super) fn recover(folder: &Folder, limits: Limits) -> Result<(State, Recover
     for (number, header) in headers {
         match header {
             Header::Segment(_) => {
-                let (end, records) = recover_segment(folder, number, last == Some(number), &mut recovered)?;
-                if records == 0 {
-                    folder.delete(number)?;
-                } else {
-                    state.insert(number, end, records);
-                }
+                recover_segment(folder, number, last == Some(number), &mut state, &mut recovered)?;
             }
             Header::Short => {
                 recovered.torn_bytes += length(folder, number)?;
@@ -77,49 +75,82 @@ fn check_header(folder: &Folder, number: u64) -> Result<Header, LogError> {
     }
 }
 
-/// Finds where a segment's good records end and how many they are, and takes away what stands behind.
+/// Enters what can be read of a segment, keeps aside what is damaged, and takes away what no good record follows.
 fn recover_segment(
     folder: &Folder,
     number: u64,
     is_last: bool,
+    state: &mut State,
     recovered: &mut Recovered,
-) -> Result<(u64, u64), LogError> {
-    let failed = || LogError::io("read", folder.path(number));
+) -> Result<(), LogError> {
     let length = length(folder, number)?;
-    let mut file = folder.open_segment(number).map_err(failed())?;
-    if is_last {
-        // Its end may have been written and never synced. What is told as recovered must not go with a power cut.
-        file.sync_all().map_err(LogError::io("sync", folder.path(number)))?;
-    }
-    file.seek(SeekFrom::Start(HEADER_BYTES)).map_err(failed())?;
-    let mut found = Records::new(BufReader::new(file), HEADER_BYTES, length);
-    let mut records = 0;
-    loop {
-        let end = found.offset();
-        match found.read_next().map_err(failed())? {
-            Found::Record(_) => records += 1,
-            Found::End => return Ok((end, records)),
-            Found::Bad | Found::Torn if is_last && !is_followed(&mut found).map_err(failed())? => {
-                recovered.torn_bytes += length - end;
-                folder.cut(number, end)?;
-                return Ok((end, records));
-            }
-            Found::Bad | Found::Torn => {
-                recovered.damaged.push(folder.set_aside(number, end)?);
-                return Ok((end, records));
-            }
+    let surveyed = folder.open_segment(number).and_then(|file| {
+        if is_last {
+            // Its end may have been written and never synced. What is told as recovered must not go with a power cut.
+            file.sync_all()?;
         }
+        survey(file, number, length)
+    });
+    let Survey { end, records, damaged } = surveyed.map_err(LogError::io("read", folder.path(number)))?;
+    for Damage { bytes, .. } in &damaged {
+        let copy = folder.copy_aside(number, bytes)?;
+        recovered.damaged.extend(copy.is_new.then_some(copy.path));
     }
+    if end < length && is_last {
+        recovered.torn_bytes += length - end;
+        folder.cut(number, end)?;
+    } else if end < length {
+        recovered.damaged.push(folder.set_aside(number, end)?);
+    }
+    if records == 0 {
+        return folder.delete(number);
+    }
+    state.insert(number, end, records);
+    for Damage { place, .. } in damaged {
+        state.settle(place);
+    }
+    Ok(())
 }
 
-/// Whether a good record stands somewhere behind a bad one. Then more than the end may be broken, and the bytes are
-/// worth keeping; a power cut during a long append looks the same, as pages reach the disk in any order.
-fn is_followed(found: &mut Records<impl std::io::Read>) -> std::io::Result<bool> {
+/// What a segment holds.
+struct Survey {
+    /// Where its last good record ends.
+    end: u64,
+    /// How many records stand before that, the damaged ones among them.
+    records: u64,
+    /// Those that are damaged.
+    damaged: Vec<Damage>,
+}
+
+/// Damaged records that follow each other, and are followed by a good one. If it is a length that is damaged, they may be
+/// more than it seems; their bytes are what stands between two good records in any case.
+struct Damage {
+    place: Place,
+    bytes: Range<u64>,
+}
+
+/// Reads a segment through. A power cut during a long append may leave bad records before good ones as well, since pages
+/// reach the disk in any order.
+fn survey(mut file: File, segment: u64, length: u64) -> io::Result<Survey> {
+    file.seek(SeekFrom::Start(HEADER_BYTES))?;
+    let mut found = Records::new(BufReader::new(file), HEADER_BYTES, length);
+    let mut survey = Survey { end: HEADER_BYTES, records: 0, damaged: Vec::new() };
+    let mut bad = 0;
     loop {
+        let begin = found.offset();
         match found.read_next()? {
-            Found::Record(_) => return Ok(true),
-            Found::Bad => {}
-            Found::Torn | Found::End => return Ok(false),
+            Found::Record(_) => {
+                let Survey { end, records, damaged } = &mut survey;
+                if bad > 0 {
+                    let place = Place { segment, first: *records, count: bad };
+                    damaged.push(Damage { place, bytes: *end..begin });
+                }
+                *records += bad + 1;
+                *end = found.offset();
+                bad = 0;
+            }
+            Found::Bad => bad += 1,
+            Found::Torn | Found::End => return Ok(survey),
         }
     }
 }

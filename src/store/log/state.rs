@@ -89,6 +89,8 @@ pub(super) struct Run {
     pub(super) place: Place,
     /// The segment's length.
     pub(super) end: u64,
+    /// How many records the segment has, settled or not.
+    pub(super) records: u64,
 }
 
 /// A segment that is of no more use.
@@ -180,12 +182,13 @@ impl State {
         self.free_if_settled(target.segment);
     }
 
-    /// Settles records. Those that are settled already, or gone, are passed over.
-    pub(super) fn settle(&mut self, place: Place) {
-        if let Some(segment) = self.segments.get_mut(&place.segment) {
-            self.records -= segment.settle(place);
-            self.free_if_settled(place.segment);
-        }
+    /// Settles records and gives how many. Those that are settled already, or gone, are passed over.
+    pub(super) fn settle(&mut self, place: Place) -> u64 {
+        let Some(segment) = self.segments.get_mut(&place.segment) else { return 0 };
+        let newly = segment.settle(place);
+        self.records -= newly;
+        self.free_if_settled(place.segment);
+        newly
     }
 
     fn free_if_settled(&mut self, number: u64) {
@@ -221,7 +224,7 @@ impl State {
             let first = (from..found.records).find(|record| !found.is_settled(*record))?;
             let run = (first..found.records).take_while(|record| !found.is_settled(*record));
             let count = run.take(usize::try_from(limit).unwrap_or(usize::MAX)).count() as u64;
-            Some(Run { place: Place { segment: number, first, count }, end: found.bytes })
+            Some(Run { place: Place { segment: number, first, count }, end: found.bytes, records: found.records })
         })
     }
 

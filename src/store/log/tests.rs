@@ -191,21 +191,56 @@ fn a_segment_whose_first_append_was_cut_off_is_removed() {
     }
 }
 
+/// Flips one bit of the payload of the record that begins at `offset`.
+fn damage(dir: &Path, offset: usize) {
+    change(dir, |bytes| bytes[offset + 8] ^= 1);
+}
+
 #[test]
-fn damage_in_the_middle_is_kept_aside_and_what_stands_before_it_is_read() {
+fn damage_in_the_middle_is_kept_aside_and_all_around_it_is_read() {
     let dir = folder_with(&["one", "two", "three"]);
-    change(dir.path(), |bytes| bytes[24 + 11 + 8] = b'T');
-    let tail = fs::read(dir.path().join("log/0000000000000001.log")).unwrap().split_off(24 + 11);
-    let (log, recovered) = open(dir.path());
+    damage(dir.path(), 24 + 11);
+    let record = fs::read(dir.path().join("log/0000000000000001.log")).unwrap()[24 + 11..24 + 22].to_vec();
     let kept = dir.path().join("log/0000000000000001-23.damaged");
-    assert_eq!(recovered, Recovered { records: 1, bytes: 35, torn_bytes: 0, damaged: vec![kept.clone()] });
-    assert_eq!((read_all(&log), log.len(), fs::read(&kept).unwrap()), (vec!["one".to_owned()], 1, tail));
+    // Told once, though the bytes stay where they are.
+    for damaged in [vec![kept.clone()], vec![]] {
+        let (log, recovered) = open(dir.path());
+        assert_eq!(recovered, Recovered { records: 2, bytes: 24 + 22 + 13, torn_bytes: 0, damaged });
+        assert_eq!(
+            (read_all(&log), log.len(), fs::read(&kept).unwrap()),
+            (vec!["one".into(), "three".into()], 2, record.clone())
+        );
+    }
+    // Its number is not given again.
+    let (log, _) = open(dir.path());
+    while let Some(batch) = log.read(MANY, MANY).unwrap() {
+        log.release([batch.place]).unwrap();
+    }
+    assert_eq!((log.len(), log.bytes(), names(dir.path(), ".log").len()), (0, 0, 0));
     drop(log);
-    // Told once; and its number is not given again.
-    let (log, recovered) = open(dir.path());
-    assert_eq!((recovered.records, recovered.damaged.len()), (1, 0));
-    log.release(log.append(&["four"]).unwrap().each()).unwrap();
+    assert_eq!(open(dir.path()).0.append(&["four"]).unwrap().segment, 2);
     assert_eq!(names(dir.path(), ".damaged"), ["0000000000000001-23.damaged"]);
+}
+
+#[test]
+fn neighbours_that_are_damaged_are_kept_in_one_file() {
+    let dir = folder_with(&["one", "two", "three", "four"]);
+    damage(dir.path(), 24);
+    damage(dir.path(), 24 + 11);
+    let (log, recovered) = open(dir.path());
+    assert_eq!((recovered.records, recovered.damaged.len(), log.len()), (2, 1, 2));
+    assert_eq!(read_all(&log), ["three", "four"]);
+    assert_eq!(fs::metadata(dir.path().join("log/0000000000000001-18.damaged")).unwrap().len(), 22);
+}
+
+#[test]
+fn a_damaged_record_at_the_end_of_an_older_segment_is_lost_alone() {
+    let dir = folder_with(&["one", "two"]);
+    open(dir.path()).0.append(&["three"]).unwrap();
+    damage(dir.path(), 24 + 11);
+    let (log, recovered) = open(dir.path());
+    assert_eq!((recovered.records, recovered.torn_bytes, recovered.damaged.len()), (2, 0, 1));
+    assert_eq!((read_all(&log), log.bytes()), (vec!["one".into(), "three".into()], 24 + 11 + 24 + 13));
 }
 
 #[test]
@@ -236,16 +271,56 @@ fn damage_that_comes_later_is_told_once_and_reading_goes_on_behind_it() {
     let dir = tempfile::tempdir().unwrap();
     let (log, _) = open(dir.path());
     let place = log.append(&["one", "two", "three"]).unwrap();
-    change(dir.path(), |bytes| bytes[24 + 11 + 8] = b'T');
+    damage(dir.path(), 24 + 11);
     assert_eq!(log.read(MANY, MANY).unwrap().unwrap().records, ["one"]);
     let error = log.read(MANY, MANY).unwrap_err();
-    assert!(matches!(&error, LogError::Damaged { records: 2, kept } if kept.ends_with("0000000000000001-23.damaged")));
-    assert_eq!((log.len(), log.bytes()), (1, 35));
+    assert!(matches!(&error, LogError::Damaged { records: 1, kept } if kept.ends_with("0000000000000001-23.damaged")));
+    assert_eq!((log.len(), log.bytes()), (2, 24 + 22 + 13));
     log.append(&["four"]).unwrap();
+    assert_eq!(read_all(&log), ["three", "four"]);
+    log.rewind();
+    assert_eq!(read_all(&log), ["one", "three", "four"], "and it is told once");
+    // The places of the others are what they were; that of what was lost is passed over.
+    log.release(place.each()).unwrap();
+    assert_eq!((log.len(), log.bytes()), (1, 24 + 22 + 13 + 12));
+    log.rewind();
     assert_eq!(read_all(&log), ["four"]);
-    // Places of what was lost are passed over.
+}
+
+#[test]
+fn damage_to_what_is_settled_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = open(dir.path());
+    let place = log.append(&["one", "two", "three"]).unwrap();
+    log.release(place.each().take(2)).unwrap();
+    damage(dir.path(), 24);
+    damage(dir.path(), 24 + 11);
+    assert_eq!((read_all(&log), log.len()), (vec!["three".to_owned()], 1));
+    assert_eq!(names(dir.path(), ".damaged"), [""; 0]);
+}
+
+#[test]
+fn a_segment_all_of_which_is_damaged_is_given_up_and_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = open(dir.path());
+    log.append(&["one", "two"]).unwrap();
+    damage(dir.path(), 24);
+    damage(dir.path(), 24 + 11);
+    assert!(matches!(log.read(MANY, MANY), Err(LogError::Damaged { records: 2, .. })));
+    assert_eq!((log.len(), log.bytes(), names(dir.path(), ".log").len()), (0, 0, 0));
+    assert_eq!(log.read(MANY, MANY).unwrap(), None);
+}
+
+#[test]
+fn a_length_that_leads_to_another_record_settles_nobody_in_its_neighbours_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = open(dir.path());
+    // 16 bytes each on the disk: a record of 24 ends where the next one does.
+    let place = log.append(&["record 1", "record 2", "record 3", "record 4"]).unwrap();
+    change(dir.path(), |bytes| bytes[24] ^= 16);
+    assert!(matches!(log.read(MANY, MANY), Err(LogError::Damaged { records: 4, .. })));
+    assert_eq!((log.len(), log.read(MANY, MANY).unwrap()), (0, None));
     log.release([place]).unwrap();
-    assert_eq!((log.len(), log.bytes()), (1, 24 + 12));
 }
 
 /// Stands `file` in for the active segment's.
