@@ -302,6 +302,52 @@ async fn a_duplicate_of_somebody_elses_unique_index_does_not_count_as_stored() {
     assert!(!set_aside.detail.contains("前方高能"), "{}", set_aside.detail);
 }
 
+/// Makes the server refuse the comments that `which` names with a code that is on no list: their text is no place on
+/// earth (Location16755). Gives the name of the index that does it.
+async fn refuse_texts(raw: &Collection<Document>, which: Document) -> &'static str {
+    let index = doc! { "key": { "content": "2dsphere" }, "name": "where", "partialFilterExpression": which };
+    let database = raw.client().database(&raw.namespace().db);
+    database.run_command(doc! { "createIndexes": raw.name(), "indexes": [index] }).await.unwrap();
+    "where"
+}
+
+#[tokio::test]
+async fn one_document_that_never_goes_in_is_set_aside_in_the_end_and_its_neighbours_are_stored_at_once() {
+    let Bench { store, raw, .. } = bench().await;
+    refuse_texts(&raw, doc! { "content": "毒" }).await;
+    let mut comments: Vec<_> = (0..50).map(|n| comment(&room("r1"), n)).collect();
+    let poison = comments.get_mut(32).unwrap();
+    poison.text = Text::from_store("毒");
+    let poison = poison.id;
+    let batch = records(&store, &comments);
+    for _ in 1..8 {
+        let error = store.write(&batch).await.unwrap_err();
+        assert!(error.is_transient() && error.to_string().contains("1 of 50"), "{error}");
+        assert!(error.to_string().contains("16755") && !error.to_string().contains('毒'), "{error}");
+        assert_eq!(raw.count_documents(doc! {}).await.unwrap(), 49);
+    }
+    let report = store.write(&batch).await.unwrap();
+    let named: Vec<_> = report.set_aside.iter().map(|set_aside| (set_aside.id, set_aside.reason)).collect();
+    assert_eq!((report.duplicates, named), (49, vec![(poison, "refused")]));
+    let detail = &report.set_aside.first().unwrap().detail;
+    assert!(detail.contains("16755") && !detail.contains('毒'), "{detail}");
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_document_for_a_reason_unknown_keeps_them_all() {
+    let Bench { store, raw, .. } = bench().await;
+    let index = refuse_texts(&raw, doc! {}).await;
+    let comments: Vec<_> = (0..50).map(|n| comment(&room("r1"), n)).collect();
+    let batch = records(&store, &comments);
+    for _ in 0..20 {
+        assert!(store.write(&batch).await.unwrap_err().is_transient());
+    }
+    raw.drop_index(index).await.unwrap();
+    let report = store.write(&batch).await.unwrap();
+    assert_eq!((report.duplicates, report.set_aside), (0, vec![]));
+    assert_eq!(raw.count_documents(doc! {}).await.unwrap(), 50);
+}
+
 #[tokio::test]
 async fn a_document_too_large_for_any_server_is_set_aside_alone() {
     let Bench { store, raw, .. } = bench().await;

@@ -12,7 +12,7 @@ use crate::model::{Comment, Name, RoomId, Style, Text, Timestamp, UserId};
 pub(super) const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// Encodes a comment.
-pub(super) fn encode(comment: &Comment) -> Bytes {
+pub(in crate::store) fn encode(comment: &Comment) -> Bytes {
     let mut raw = RawDocumentBuf::new();
     raw.append(cstr!("_id"), comment.id.object_id());
     raw.append(cstr!("roomId"), comment.room.as_str());
@@ -77,6 +77,16 @@ pub(super) fn decode(raw: &RawDocument, room: &RoomId) -> Result<Comment, &'stat
     })
 }
 
+/// Reads a document back, whatever its room.
+///
+/// # Errors
+/// As [`decode`].
+pub(in crate::store) fn decode_any(bytes: &[u8]) -> Result<Comment, &'static str> {
+    let raw = RawDocument::from_bytes(bytes).map_err(|_| "document")?;
+    let room = raw.get_str("roomId").ok().and_then(|room| RoomId::parse(room).ok()).ok_or("roomId")?;
+    decode(raw, &room)
+}
+
 fn moment(value: RawBsonRef<'_>) -> Option<Timestamp> {
     value.as_datetime().map(|at| Timestamp::from_millis(at.timestamp_millis()))
 }
@@ -111,6 +121,8 @@ mod tests {
     fn a_comment_survives_its_document() {
         let bytes = encode(&comment());
         assert_eq!(decode(RawDocument::from_bytes(&bytes).unwrap(), &comment().room), Ok(comment()));
+        assert_eq!(decode_any(&bytes), Ok(comment()));
+        assert_eq!(decode_any(&bytes[1..]), Err("document"));
     }
 
     #[test]

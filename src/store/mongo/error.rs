@@ -24,7 +24,7 @@ const BLOCKED: [i32; 12] = [
 ];
 
 /// For one document of a batch: it was not refused, the server was not able to take it just now.
-const NOT_NOW: [i32; 27] = [
+const NOT_NOW: [i32; 38] = [
     6,     // HostUnreachable
     7,     // HostNotFound
     24,    // LockTimeout
@@ -39,9 +39,19 @@ const NOT_NOW: [i32; 27] = [
     117,   // ConflictingOperationInProgress
     133,   // FailedToSatisfyReadPreference
     134,   // ReadConcernMajorityNotAvailableYet
+    146,   // ExceededMemoryLimit
     150,   // StaleEpoch
     189,   // PrimarySteppedDown
+    202,   // NetworkInterfaceExceededTimeLimit
+    208,   // TooManyLocks
+    215,   // DatabaseDropPending
+    216,   // ElectionInProgress
     262,   // ExceededTimeLimit
+    264,   // TooManyFilesOpen
+    314,   // ObjectIsBusy
+    355,   // InterruptedDueToStorageChange
+    365,   // TemporarilyUnavailable
+    371,   // UserWritesBlocked
     384,   // ConnectionError
     9001,  // SocketException
     10058, // LegacyNotPrimary
@@ -52,6 +62,33 @@ const NOT_NOW: [i32; 27] = [
     13388, // StaleConfig
     13435, // NotPrimaryNoSecondaryOk
     13436, // NotPrimaryOrSecondary
+    14031, // OutOfDiskSpace
+];
+
+/// For one document of a batch: the reason is in the document, and it will never go in. A code is put here only when no
+/// state of the server can be its reason; what is on no list is [`Verdict::Undecided`].
+const OF_DOCUMENT: [(i32, &str); 21] = [
+    (2, "refused"),       // BadValue
+    (9, "refused"),       // FailedToParse
+    (14, "refused"),      // TypeMismatch
+    (15, "refused"),      // Overflow: nested too deeply
+    (22, "refused"),      // InvalidBSON
+    (52, "refused"),      // DollarPrefixedFieldName
+    (53, "refused"),      // InvalidIdField
+    (54, "refused"),      // NotSingleValueField
+    (55, "refused"),      // InvalidDBRef
+    (56, "refused"),      // EmptyFieldName
+    (57, "refused"),      // DottedFieldName
+    (116, "too_large"),   // DocTooLargeForCapped
+    (121, "schema"),      // DocumentValidationFailure
+    (171, "refused"),     // CannotIndexParallelArrays
+    (201, "refused"),     // CannotBuildIndexKeys
+    (357, "refused"),     // InvalidBSONType
+    (10334, "too_large"), // BSONObjectTooLarge
+    (11000, "refused"),   // DuplicateKey, of somebody else's index
+    (17280, "refused"),   // KeyTooLong
+    (17419, "too_large"), // what older servers say for BSONObjectTooLarge
+    (17420, "too_large"), // likewise
 ];
 
 const DUPLICATE_KEY: i32 = 11000;
@@ -65,6 +102,13 @@ pub(super) enum Verdict {
     SetAside {
         /// A stable word.
         reason: &'static str,
+        /// What the server said, without the document's content.
+        detail: String,
+    },
+    /// It was refused, and whether for its own sake or the server's cannot be told from the code.
+    Undecided {
+        /// The code.
+        code: i32,
         /// What the server said, without the document's content.
         detail: String,
     },
@@ -123,11 +167,10 @@ fn judge_document(refused: &IndexedWriteError) -> Result<Verdict, StoreError> {
         DUPLICATE_KEY if is_of_id_index(&refused.message) => Ok(Verdict::Duplicate),
         code if NOT_NOW.contains(&code) => Err(StoreError::Transient { detail, source: None }),
         code if BLOCKED.contains(&code) => Err(blocked(detail)),
-        // DocumentValidationFailure
-        121 => Ok(Verdict::SetAside { reason: "schema", detail }),
-        // BSONObjectTooLarge, and what older servers say for it
-        10334 | 17419 | 17420 => Ok(Verdict::SetAside { reason: "too_large", detail }),
-        _ => Ok(Verdict::SetAside { reason: "refused", detail }),
+        code => Ok(match OF_DOCUMENT.iter().find(|(of_document, _)| *of_document == code) {
+            Some((_, reason)) => Verdict::SetAside { reason, detail },
+            None => Verdict::Undecided { code, detail },
+        }),
     }
 }
 
@@ -139,9 +182,10 @@ fn is_of_id_index(message: &str) -> bool {
     message.split_once(" index: ").is_none_or(|(_, index)| index.starts_with("_id_ "))
 }
 
-/// Cuts off the key's values, which may be a comment's text.
+/// Cuts off what may quote the document, a comment's text among it: the key's values, and any object or text.
 fn without_values(message: &str) -> &str {
-    message.split_once(" dup key:").map_or(message, |(before, _)| before)
+    let end = [" dup key:", "{", "\""].iter().filter_map(|begin| message.find(begin)).min();
+    message.get(..end.unwrap_or(message.len())).unwrap_or_default().trim_end()
 }
 
 /// Whether an error that reads like the network's is a failed login. The operation whose connection could not log in
@@ -207,7 +251,7 @@ mod tests {
                 dup(0, "_id_"),
                 doc! { "index": 3, "code": 121, "errmsg": "Document failed validation" },
                 doc! { "index": 4, "code": 10334, "errmsg": "too big" },
-                doc! { "index": 5, "code": 424_242, "errmsg": "never heard of" },
+                doc! { "index": 5, "code": 424_242, "errmsg": "never heard of { content: \"secret\" }" },
                 dup(6, "_id_1_content_1"),
                 doc! { "index": 7, "code": 11000, "errmsg": "" },
             ],
@@ -222,11 +266,22 @@ mod tests {
                     assert!(!detail.contains("secret"), "{detail}");
                     (*index, *reason)
                 }
+                Verdict::Undecided { code, detail } => {
+                    assert!(!detail.contains("secret") && detail.contains(&code.to_string()), "{detail}");
+                    (*index, "undecided")
+                }
             })
             .collect();
         let expected =
-            [(0, "duplicate"), (3, "schema"), (4, "too_large"), (5, "refused"), (6, "refused"), (7, "duplicate")];
+            [(0, "duplicate"), (3, "schema"), (4, "too_large"), (5, "undecided"), (6, "refused"), (7, "duplicate")];
         assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn every_code_is_on_one_list_at_most() {
+        let lists = [BLOCKED.as_slice(), NOT_NOW.as_slice(), &OF_DOCUMENT.map(|(code, _)| code)].concat();
+        let codes: std::collections::BTreeSet<_> = lists.iter().collect();
+        assert_eq!(codes.len(), lists.len());
     }
 
     #[test]

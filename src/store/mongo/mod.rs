@@ -5,10 +5,11 @@
 //! [`CommentStore`]; `app` alone opens it.
 
 mod config;
-mod document;
+pub(super) mod document;
 mod error;
 mod index;
 mod query;
+mod undecided;
 
 pub use config::{MongoConfig, WriteConcernLevel};
 pub use index::IndexChange;
@@ -24,12 +25,13 @@ use bytes::Bytes;
 use mongodb::{Client, Collection, Database};
 
 use crate::clock::Clock;
-use crate::model::{Comment, Position, RoomId, Timestamp};
+use crate::model::{Comment, CommentId, Position, RoomId, Timestamp};
 
 use super::contract::{CommentStore, Page, Record, SetAside, StoreError, WriteReport};
 use document::Encoded;
 use error::{Verdict, blocked, classify, judge, timed_out};
 use query::PageQuery;
+use undecided::Undecided;
 
 /// How long [`CommentStore::probe`] waits. Readiness is asked for every few seconds and must not pile up.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -50,6 +52,7 @@ struct Inner {
     collection: Collection<RawDocumentBuf>,
     config: MongoConfig,
     clock: Clock,
+    undecided: Undecided,
 }
 
 impl MongoStore {
@@ -78,7 +81,8 @@ impl MongoStore {
         let client = Client::with_options(options).map_err(|error| classify(&error))?;
         let database = client.database(&config.database);
         let collection = database.collection(&config.collection);
-        Ok(Self { inner: Arc::new(Inner { client, database, collection, config, clock }) })
+        let inner = Inner { client, database, collection, config, clock, undecided: Undecided::default() };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Reaches the server, opens the first connections and brings the indexes to what they must be. A start
@@ -166,6 +170,40 @@ impl MongoStore {
         Ok(Read { comments, is_exhausted: documents < query.limit })
     }
 
+    /// Adds to the report what the error of an insert says of the documents that were sent.
+    ///
+    /// # Errors
+    /// When the batch as a whole has no known outcome, or a document of it may yet be taken: it is to be tried again.
+    fn take_apart(
+        &self,
+        error: &mongodb::error::Error,
+        sent: &[CommentId],
+        report: &mut WriteReport,
+    ) -> Result<(), StoreError> {
+        let verdicts = judge(error)?;
+        let refused = verdicts.iter().filter(|(_, verdict)| *verdict != Verdict::Duplicate).count();
+        let are_others_in = sent.len() > refused;
+        let mut undecided = Vec::new();
+        for (index, verdict) in verdicts {
+            // The server may name a document that it was not sent. Nothing it says of the others holds then.
+            let Some(&id) = sent.get(index) else { return Err(classify(error)) };
+            match verdict {
+                Verdict::Duplicate => report.duplicates += 1,
+                Verdict::SetAside { reason, detail } => report.set_aside.push(SetAside { id, reason, detail }),
+                Verdict::Undecided { code, detail } => {
+                    if self.inner.undecided.has_failed_enough(id, code, are_others_in) {
+                        report.set_aside.push(SetAside { id, reason: "refused", detail });
+                    } else {
+                        undecided.push(detail);
+                    }
+                }
+            }
+        }
+        let Some(first) = undecided.first() else { return Ok(()) };
+        let detail = format!("{} of {} documents were not taken yet, {first}", undecided.len(), sent.len());
+        Err(StoreError::Transient { detail, source: None })
+    }
+
     /// Gives up on an operation that takes longer than any should, so that a server which swallows packets is noticed.
     async fn bounded<T>(
         &self,
@@ -229,22 +267,11 @@ impl CommentStore for MongoStore {
         }
         let collection = self.inner.collection.clone_with_type::<Encoded<'_>>();
         let insert = collection.insert_many(&documents).ordered(false).into_future();
-        match within(self.inner.config.operation_timeout(), "a write", insert).await? {
-            Ok(_) => Ok(report),
-            Err(error) => {
-                for (index, verdict) in judge(&error)? {
-                    match (verdict, sent.get(index)) {
-                        (Verdict::Duplicate, _) => report.duplicates += 1,
-                        (Verdict::SetAside { reason, detail }, Some(id)) => {
-                            report.set_aside.push(SetAside { id: *id, reason, detail });
-                        }
-                        // The server named a document that it was not sent. Nothing it says of the others holds then.
-                        (Verdict::SetAside { .. }, None) => return Err(classify(&error)),
-                    }
-                }
-                Ok(report)
-            }
+        if let Err(error) = within(self.inner.config.operation_timeout(), "a write", insert).await? {
+            self.take_apart(&error, &sent, &mut report)?;
         }
+        self.inner.undecided.forget(&sent);
+        Ok(report)
     }
 
     async fn load_recent(&self, room: &RoomId, from: Timestamp, limit: usize) -> Result<Page, StoreError> {
