@@ -29,7 +29,8 @@ use danmakud::model::{
 use danmakud::relay::Loopback;
 use danmakud::room::{Registry, Ring, RoomConfig};
 use danmakud::store::{
-    AsideFile, CommentStore, EmbeddedConfig, EmbeddedStore, Flusher, Page, Record, StoreError, WriteQueue, WriteReport,
+    AsideFile, CommentStore, EmbeddedConfig, EmbeddedStore, Flusher, FlusherParts, Page, Record, StoreError,
+    WriteQueue, WriteReport,
 };
 use danmakud::wire::{ClientFrame, CompressedEncoder, Compression, JsonEncoder};
 use tokio::time::Instant;
@@ -316,7 +317,8 @@ async fn flush_once(store: &Arc<dyn CommentStore>, comments: Vec<Arc<Posted>>) -
     let queue = WriteQueue::new(defaults.queue, defaults.flusher.batch, Arc::clone(&metrics));
     let dir = tempfile::tempdir().expect("a temporary folder");
     let aside = AsideFile::new(dir.path().join("set-aside.jsonl"));
-    let flusher = Flusher::new(defaults.flusher, queue.clone(), Arc::clone(store), aside, metrics).spawn();
+    let flusher =
+        Flusher::new(defaults.flusher, FlusherParts::new(queue.clone(), Arc::clone(store), aside, metrics)).spawn();
     // The interval's first tick comes at once and must not cut a batch short.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let begun = Instant::now();

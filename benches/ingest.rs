@@ -27,7 +27,9 @@ use clap::Parser;
 use danmakud::clock::Clock;
 use danmakud::metrics::Metrics;
 use danmakud::model::{Comment, Fate, Posted, Seq};
-use danmakud::store::{AsideFile, CommentStore as _, Flusher, FlusherConfig, MongoConfig, MongoStore, WriteQueue};
+use danmakud::store::{
+    AsideFile, CommentStore as _, Flusher, FlusherConfig, FlusherParts, MongoConfig, MongoStore, WriteQueue,
+};
 use mongodb::options::{ClientOptions, WriteConcern};
 use mongodb::{Client, Collection};
 use tokio::task::JoinSet;
@@ -205,7 +207,8 @@ impl Bench {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let aside = AsideFile::new(dir.path().join("set-aside.jsonl"));
         let store = Arc::new(self.store.clone());
-        let flusher = Flusher::new(self.flusher.clone(), queue.clone(), store, aside, metrics).spawn();
+        let flusher =
+            Flusher::new(self.flusher.clone(), FlusherParts::new(queue.clone(), store, aside, metrics)).spawn();
         let posted = |(seq, comment): (u64, &Comment)| Posted::pending(comment.clone(), Seq(seq), Arc::default());
         let all: Vec<_> = (1..).zip(&self.comments).map(posted).map(Arc::new).collect();
         let pusher = queue.clone();

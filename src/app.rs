@@ -14,11 +14,11 @@ use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::config::{Config, StoreConfig};
 use crate::hub::{Housekeeper, Hub, HubParts};
-use crate::metrics::Metrics;
+use crate::metrics::{Ledger, Metrics};
 use crate::relay::{Heard, Loopback, RedisRelay, Relay};
 use crate::server::{self, Doors, Readiness, Wheel};
 use crate::shutdown::Shutdown;
-use crate::store::{AsideFile, CommentStore, EmbeddedStore, Flusher, Ledger, MongoStore, StoreError, WriteQueue};
+use crate::store::{CommentStore, EmbeddedStore, MongoStore, StoreError, WritePath, WritePathConfig};
 use crate::wire;
 
 /// How often rooms are looked after.
@@ -32,7 +32,7 @@ pub struct App {
     shutdown: Shutdown,
     store: Arc<dyn CommentStore>,
     relay: Arc<dyn Relay>,
-    flusher: JoinHandle<()>,
+    write_path: WritePath,
     server: JoinHandle<()>,
 }
 
@@ -41,6 +41,8 @@ pub struct App {
 pub struct Farewell {
     /// The account of all accepted comments.
     pub ledger: Ledger,
+    /// Whether what is neither stored nor in the outbox is on the disk all the same, in the journal.
+    pub is_journaled: bool,
     /// Whether every socket was closed in time.
     pub has_closed_all: bool,
 }
@@ -55,15 +57,25 @@ impl App {
         std::fs::create_dir_all(&config.data_dir)
             .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
         let listener = server::bind(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
+        let kind = config.store.kind();
         let store = open_store(config.store, &clock).await?;
         let (relay, heard) = open_relay(config.redis, &metrics).await?;
-        let queue = WriteQueue::new(config.queue, config.flusher.batch, Arc::clone(&metrics));
-        let aside = AsideFile::new(config.data_dir.join("set-aside.jsonl"));
-        let flusher =
-            Flusher::new(config.flusher, queue.clone(), Arc::clone(&store), aside, Arc::clone(&metrics)).spawn();
+        let write_path = WritePath::begin(
+            WritePathConfig {
+                queue: config.queue,
+                flusher: config.flusher,
+                outbox: config.outbox,
+                journal: config.journal,
+                data_dir: config.data_dir,
+                store: kind,
+            },
+            &store,
+            &metrics,
+        )
+        .await?;
         let parts = HubParts {
             admission: Admission::new(config.admission),
-            queue,
+            queue: write_path.queue(),
             store: Arc::clone(&store),
             relay: Arc::clone(&relay),
             clock,
@@ -84,7 +96,7 @@ impl App {
             readiness: Readiness::default(),
         };
         let server = tokio::spawn(server::run(listener, doors));
-        Ok(Self { address, hub, shutdown, store, relay, flusher, server })
+        Ok(Self { address, hub, shutdown, store, relay, write_path, server })
     }
 
     /// The account of all accepted comments.
@@ -105,20 +117,23 @@ impl App {
         let deadline = self.shutdown.begun().await;
         info!("stopping: no more comments are taken, what is queued goes to the store");
         self.hub.close_intake().await;
-        let (flushed, closed) =
-            tokio::join!(timeout_at(deadline, &mut self.flusher), timeout_at(deadline, &mut self.server));
-        if flushed.is_err() {
-            self.flusher.abort();
+        let (is_flushed, closed) =
+            tokio::join!(self.write_path.drain(deadline), timeout_at(deadline, &mut self.server));
+        if !is_flushed {
             warn!(not_stored = self.ledger().unsettled(), "the store did not take everything before the deadline");
         }
         if closed.is_err() {
             self.server.abort();
             warn!("some sockets were still open at the deadline");
         }
-        let farewell = Farewell { ledger: self.ledger(), has_closed_all: closed.is_ok() };
+        let farewell = Farewell {
+            ledger: self.ledger(),
+            is_journaled: self.write_path.has_all_on_disk(),
+            has_closed_all: closed.is_ok(),
+        };
         // Whether they are told goodbye changes no comment's fate, so a Redis or MongoDB that hangs is just left.
         let close_store = async {
-            if flushed.is_ok() {
+            if is_flushed {
                 self.store.close().await;
             }
         };

@@ -21,11 +21,11 @@ pub use housekeeping::Housekeeper;
 
 use crate::admission::{Admission, Judged};
 use crate::clock::Clock;
-use crate::metrics::Metrics;
+use crate::metrics::{Ledger, Metrics};
 use crate::model::{AckLevel, Comment, Draft, Identity, Position, Posted, Refusal, RoomId, TextLimits, Timestamp};
 use crate::relay::{Relay, RelayError};
 use crate::room::{CutObserver, Published, Registry, RoomConfig, Sender, TooManyRooms};
-use crate::store::{CommentStore, Ledger, PushError, StoreError, WriteQueue};
+use crate::store::{CommentStore, PushError, StoreError, WriteQueue};
 use flight::Flights;
 use hearing::Hearing;
 use history::WindowKey;
@@ -282,7 +282,10 @@ impl NotReady {
 /// Cancellation-safe.
 pub async fn acknowledged(posted: &Posted, level: AckLevel) -> Option<AckLevel> {
     match level {
-        AckLevel::Accepted => Some(level),
+        AckLevel::Accepted => {
+            posted.kept().await;
+            Some(level)
+        }
         AckLevel::Stored => (posted.settled().await == crate::model::Fate::Stored).then_some(level),
     }
 }

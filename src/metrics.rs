@@ -2,6 +2,9 @@
 //!
 //! Labels are bounded: reasons and codes from fixed lists, never rooms or users.
 
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, MetricEncoder};
@@ -87,6 +90,18 @@ metrics! {
     flush_retries: Counters = "flush_retries";
     /// Whether the write path is held up by a failure that waiting does not mend, such as a wrong password (0 or 1).
     flush_blocked: Gauge = "flush_blocked";
+    /// Whether batches go to the outbox because the store does not take them (0 or 1).
+    outbox_in_use: Gauge = "outbox_in_use";
+    /// Bytes that the outbox takes on the disk.
+    outbox_bytes: Gauge = "outbox_bytes";
+    /// Comments that went into the outbox because the store did not take them in time.
+    outbox_parked: Counter = "outbox_parked";
+    /// Batches that the outbox had no room for, or could not write; they stay in memory and are tried again.
+    outbox_refused: Counter = "outbox_refused";
+    /// Groups of comments that were synced to the journal, with `store.durability = "disk"`.
+    journal_syncs: Counter = "journal_syncs";
+    /// Comments that could not be written to the journal; they are acknowledged once they are stored.
+    journal_failed: Counter = "journal_failed";
     /// Connections taken on by the listener. open = accepted - closed.
     connections_accepted: Counter = "connections_accepted";
     /// Connections that ended.
@@ -130,73 +145,151 @@ metrics! {
 }
 
 /// How many [`SET_ASIDE_REASONS`] there are.
-const REASONS: usize = 3;
+const REASONS: usize = 4;
 
-/// Why the store can refuse a comment for good: every reason that [`Account::set_aside`] is counted under.
-pub const SET_ASIDE_REASONS: [&str; REASONS] = ["schema", "too_large", "refused"];
+/// Why a comment can be given up for good, every reason that it is counted under: the store refuses it, or (`damaged`) the
+/// disk gives back from the outbox other bytes than it was given.
+pub const SET_ASIDE_REASONS: [&str; REASONS] = ["schema", "too_large", "refused", "damaged"];
 
-/// The counters of the ledger. They are shown from one reading of all, so that each scrape balances.
+/// The counters of the ledger. They are shown from one reading of all, so that each scrape balances:
+/// accepted + recovered = stored + set aside + in the outbox + unsettled.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     /// Comments accepted; counted before anything else can become of them.
     pub accepted: Counter,
-    /// Comments the store has acknowledged.
-    pub stored: Counter,
-    /// Comments the store refused for good, by reason.
-    pub set_aside: Counters,
+    recovered: Counter,
+    stored: Counter,
+    set_aside: Counters,
+    outbox: Gauge,
+    /// Held while comments go from one place to another, and while all places are read.
+    moves: Arc<Mutex<()>>,
 }
 
-/// An [`Account`] at one moment. Its parts add up.
+/// Where comments are whose fate is still open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Balance {
+pub enum Place {
+    /// In memory: in the write queue, or in a bulk on its way.
+    Memory,
+    /// In the outbox.
+    Outbox,
+}
+
+/// Where every accepted comment is at one moment: accepted + recovered = stored + set aside + outbox + unsettled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
     /// Comments accepted.
     pub accepted: u64,
+    /// Comments that an earlier life of the server accepted and left on the disk, found at the start.
+    pub recovered: u64,
     /// Comments the store has acknowledged.
     pub stored: u64,
+    /// Comments in the outbox.
+    pub outbox: u64,
     /// Comments the store refused for good, in the order of [`SET_ASIDE_REASONS`].
     pub set_aside: [u64; REASONS],
 }
 
 impl Account {
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.moves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that an earlier life left so many comments in the outbox.
+    pub fn recover(&self, count: u64) {
+        let _moving = self.lock();
+        self.recovered.inc_by(count);
+        self.outbox.inc_by(signed(count));
+    }
+
+    /// Notes that so many comments went from memory into the outbox.
+    pub fn park(&self, count: u64) {
+        let _moving = self.lock();
+        self.outbox.inc_by(signed(count));
+    }
+
+    /// Whether comments wait in the outbox.
+    #[must_use]
+    pub fn has_parked(&self) -> bool {
+        self.outbox.get() > 0
+    }
+
+    /// Notes that the store has said of a batch what became of it: `stored` were stored, and of those refused for good,
+    /// each for one of [`SET_ASIDE_REASONS`].
+    pub fn settle(&self, from: Place, stored: u64, refused: &[&'static str]) {
+        let _moving = self.lock();
+        self.stored.inc_by(stored);
+        for reason in refused {
+            self.set_aside.get_or_create(&[("reason", *reason)]).inc();
+        }
+        if from == Place::Outbox {
+            self.outbox.dec_by(signed(stored + refused.len() as u64));
+        }
+    }
+
     /// Reads all of it.
     #[must_use]
-    pub fn read(&self) -> Balance {
-        // Settled ones first: a comment is counted as accepted before it can be settled, so what is left of the
-        // accepted when these are taken off is never negative.
+    pub fn read(&self) -> Ledger {
+        let _moving = self.lock();
         let set_aside = SET_ASIDE_REASONS.map(|reason| self.set_aside.get_or_create(&[("reason", reason)]).get());
-        let stored = self.stored.get();
-        Balance { accepted: self.accepted.get(), stored, set_aside }
+        let (recovered, stored) = (self.recovered.get(), self.stored.get());
+        let outbox = u64::try_from(self.outbox.get()).unwrap_or(0);
+        // The accepted last: a comment is counted as accepted before it can be anywhere else, so what is left of them
+        // when the others are taken off is never negative.
+        Ledger { accepted: self.accepted.get(), recovered, stored, outbox, set_aside }
     }
 }
 
-impl Balance {
-    /// Accepted, and their fate is still open.
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+impl Ledger {
+    /// Comments the store refused for good, for whatever reason.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.set_aside.iter().sum()
+    }
+
+    /// Comments whose fate is open and that are in memory alone: in the write queue, or in a bulk on its way.
     #[must_use]
     pub fn unsettled(&self) -> u64 {
-        self.accepted.saturating_sub(self.stored).saturating_sub(self.set_aside.iter().sum())
+        let gone = self.stored + self.refused() + self.outbox;
+        (self.accepted + self.recovered).saturating_sub(gone)
+    }
+}
+
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { accepted, recovered, stored, outbox, .. } = self;
+        let (set_aside, unsettled) = (self.refused(), self.unsettled());
+        write!(f, "accepted={accepted} recovered={recovered} stored={stored} set_aside={set_aside} ")?;
+        write!(f, "in_outbox={outbox} not_stored={unsettled}")
     }
 }
 
 impl Collector for Account {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let balance = self.read();
-        let mut show = |name, help, metric: &dyn Fn(MetricEncoder<'_>) -> std::fmt::Result, kind| {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let ledger = self.read();
+        let mut show = |name, help, metric: &dyn Fn(MetricEncoder<'_>) -> fmt::Result, kind| {
             metric(encoder.encode_descriptor(name, help, None, kind)?)
         };
-        let help = "Comments accepted. accepted = stored + set aside + unsettled.";
-        show("accepted", help, &|to| ConstCounter::new(balance.accepted).encode(to), MetricType::Counter)?;
+        let help = "Comments accepted. accepted + recovered = stored + set aside + outbox comments + unsettled.";
+        show("accepted", help, &|to| ConstCounter::new(ledger.accepted).encode(to), MetricType::Counter)?;
+        let help = "Comments that an earlier life of the server accepted and left on the disk.";
+        show("recovered", help, &|to| ConstCounter::new(ledger.recovered).encode(to), MetricType::Counter)?;
         let help = "Comments the store has acknowledged, a duplicate of an earlier attempt included once.";
-        show("stored", help, &|to| ConstCounter::new(balance.stored).encode(to), MetricType::Counter)?;
+        show("stored", help, &|to| ConstCounter::new(ledger.stored).encode(to), MetricType::Counter)?;
         let help = "Comments the store refused for good, by reason; each is logged with its id.";
         let by_reason = |mut to: MetricEncoder<'_>| {
-            SET_ASIDE_REASONS.iter().zip(balance.set_aside).try_for_each(|(reason, count)| {
+            SET_ASIDE_REASONS.iter().zip(ledger.set_aside).try_for_each(|(reason, count)| {
                 ConstCounter::new(count).encode(to.encode_family(&[("reason", *reason)])?)
             })
         };
         show("set_aside", help, &by_reason, MetricType::Counter)?;
-        let help = "Comments accepted whose fate is open: in the write queue or in a bulk on its way.";
-        let unsettled = i64::try_from(balance.unsettled()).unwrap_or(i64::MAX);
-        show("unsettled", help, &|to| ConstGauge::new(unsettled).encode(to), MetricType::Gauge)
+        let help = "Comments in the outbox: on the local disk until the store is back.";
+        show("outbox_comments", help, &|to| ConstGauge::new(signed(ledger.outbox)).encode(to), MetricType::Gauge)?;
+        let help = "Comments whose fate is open and that are in memory: in the write queue or in a bulk on its way.";
+        show("unsettled", help, &|to| ConstGauge::new(signed(ledger.unsettled())).encode(to), MetricType::Gauge)
     }
 }
 
@@ -216,13 +309,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_account_adds_up_wherever_its_comments_are() {
+        let account = Account::default();
+        account.recover(5);
+        account.accepted.inc_by(20);
+        account.settle(Place::Memory, 3, &["schema"]);
+        account.park(10);
+        account.settle(Place::Outbox, 7, &["refused"]);
+        let ledger = account.read();
+        assert_eq!((ledger.stored, ledger.refused(), ledger.outbox, ledger.unsettled()), (10, 2, 7, 6));
+        assert_eq!(ledger.accepted + ledger.recovered, 25);
+    }
+
+    #[test]
     fn the_text_names_each_metric_with_its_help() {
         let metrics = Metrics::default();
         metrics.account.accepted.inc();
         metrics.refused.get_or_create(&[("code", "busy")]).inc();
         let text = metrics.to_text();
         for line in [
-            "# HELP danmaku_accepted Comments accepted. accepted = stored + set aside + unsettled.",
+            "# HELP danmaku_accepted Comments accepted. accepted + recovered = stored + set aside + outbox comments + unsettled.",
             "danmaku_accepted_total 1",
             "danmaku_refused_total{code=\"busy\"} 1",
             "# EOF",

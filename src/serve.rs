@@ -37,8 +37,14 @@ pub async fn serve(config: Config) -> Result<ExitCode> {
         say(&format!("ledger: {}", hub.ledger()));
     })?;
     say(&format!("listening on http://{}", app.address));
-    let Farewell { ledger, has_closed_all } = app.drain().await;
-    let is_lost = ledger.unsettled() > 0;
+    let Farewell { ledger, is_journaled, has_closed_all } = app.drain().await;
+    let is_lost = ledger.unsettled() > 0 && !is_journaled;
+    if ledger.outbox > 0 {
+        eprintln!("danmakud: {} accepted comments wait in the outbox for the next start", ledger.outbox);
+    }
+    if ledger.unsettled() > 0 && is_journaled {
+        eprintln!("danmakud: {} accepted comments wait in the journal for the next start", ledger.unsettled());
+    }
     if is_lost {
         eprintln!("danmakud: {} accepted comments were not stored", ledger.unsettled());
     }

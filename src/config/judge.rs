@@ -1,6 +1,7 @@
 //! From what was typed to what is valid.
 
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::time::Duration;
 
 use super::layers::Merged;
@@ -11,7 +12,7 @@ use crate::model::TextLimits;
 use crate::relay::RedisConfig;
 use crate::room::RoomConfig;
 use crate::server::{GateConfig, ServerConfig};
-use crate::store::{EmbeddedConfig, FlusherConfig, MongoConfig, WriteConcernLevel};
+use crate::store::{EmbeddedConfig, FlusherConfig, JournalConfig, MongoConfig, OutboxConfig, WriteConcernLevel};
 
 /// How often the flusher's waits may double.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -45,6 +46,8 @@ pub(super) fn judge(merged: &Merged) -> Result<Config, ConfigError> {
         admission: admission(merged)?,
         queue: merged.number("store.queue", raw.store.queue, 1, 16_777_216)?,
         flusher: flusher(merged)?,
+        outbox: outbox(merged)?,
+        journal: journal(merged)?,
         store: store(merged)?,
         redis: redis(merged)?,
         shutdown_deadline: merged.time("shutdown.deadline", &raw.shutdown.deadline, SECOND, DAY)?,
@@ -144,6 +147,7 @@ fn flusher(merged: &Merged) -> Result<FlusherConfig, ConfigError> {
         in_flight: merged.number("store.in_flight", raw.in_flight, 1, 256)?,
         backoff: BACKOFF.0,
         max_backoff: BACKOFF.1,
+        patience: merged.time("store.write_patience", &raw.write_patience, 10 * MILLISECOND, 600 * SECOND)?,
     })
 }
 
@@ -194,6 +198,30 @@ fn database(merged: &Merged, in_uri: Option<&str>) -> Result<String, ConfigError
         None => ("mongodb.database", "danmakud"),
     };
     merged.name(key, name)
+}
+
+/// The store that needs no server has none. Its values are judged beside any store: a wrong one is to be told now and
+/// not when the store is changed.
+fn outbox(merged: &Merged) -> Result<Option<OutboxConfig>, ConfigError> {
+    let raw = &merged.raw.store;
+    let max_bytes = merged.number("store.outbox_max_bytes", raw.outbox_max_bytes, 0, i64::MAX)?;
+    let per_sec = merged.number("store.outbox_replay_per_sec", raw.outbox_replay_per_sec, 1, 10_000_000)?;
+    if (1..OutboxConfig::LEAST_BYTES).contains(&max_bytes) {
+        let problem = format!("{max_bytes} is neither 0 nor at least {}", OutboxConfig::LEAST_BYTES);
+        return Err(merged.refuse("store.outbox_max_bytes", problem));
+    }
+    if merged.raw.mongodb.uri.is_empty() || max_bytes == 0 {
+        return Ok(None);
+    }
+    Ok(Some(OutboxConfig { dir: Path::new(&merged.raw.data_dir).join("outbox"), max_bytes, per_sec }))
+}
+
+fn journal(merged: &Merged) -> Result<Option<JournalConfig>, ConfigError> {
+    match merged.raw.store.durability.as_str() {
+        "memory" => Ok(None),
+        "disk" => Ok(Some(JournalConfig { dir: Path::new(&merged.raw.data_dir).join("journal") })),
+        other => Err(merged.refuse("store.durability", format!("{other:?} is not \"memory\" or \"disk\""))),
+    }
 }
 
 fn redis(merged: &Merged) -> Result<Option<RedisConfig>, ConfigError> {

@@ -22,7 +22,7 @@ use crate::admission::AdmissionConfig;
 use crate::hub::HubConfig;
 use crate::relay::RedisConfig;
 use crate::server::ServerConfig;
-use crate::store::{EmbeddedConfig, FlusherConfig, MongoConfig, WriteConcernLevel};
+use crate::store::{EmbeddedConfig, FlusherConfig, JournalConfig, MongoConfig, OutboxConfig, WriteConcernLevel};
 
 /// Why a configuration was refused.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -66,6 +66,10 @@ pub struct Config {
     pub flusher: FlusherConfig,
     /// Where comments are kept.
     pub store: StoreConfig,
+    /// Where batches go that MongoDB does not take; `None` for nowhere.
+    pub outbox: Option<OutboxConfig>,
+    /// Where comments are synced before they are acknowledged; `None` for nowhere.
+    pub journal: Option<JournalConfig>,
     /// How nodes are joined; a single node without.
     pub redis: Option<RedisConfig>,
     /// How long a stop may take.
@@ -81,6 +85,17 @@ pub enum StoreConfig {
     Mongo(MongoConfig),
     /// In the data folder of this node.
     Embedded(EmbeddedConfig),
+}
+
+impl StoreConfig {
+    /// Its kind, as a word.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Mongo(_) => "mongodb",
+            Self::Embedded(_) => "embedded",
+        }
+    }
 }
 
 /// What is logged, and how.
@@ -118,6 +133,12 @@ impl fmt::Display for Config {
                 writeln!(f, "relay    Redis at {server}, channels {}", redis.prefix)?;
             }
             None => writeln!(f, "relay    none, a single node")?,
+        }
+        if let Some(outbox) = &self.outbox {
+            writeln!(f, "outbox   up to {} bytes, in {}", outbox.max_bytes, outbox.dir.display())?;
+        }
+        if let Some(journal) = &self.journal {
+            writeln!(f, "journal  accepted comments are synced to {} first", journal.dir.display())?;
         }
         writeln!(f, "keeps    each comment for {}", humantime::format_duration(self.hub.retention))?;
         write!(f, "stops    within {}", humantime::format_duration(self.shutdown_deadline))

@@ -81,6 +81,10 @@ section! {
         batch: i64 = 1000,
         in_flight: i64 = 4,
         read_patience: String = "2s".into(),
+        write_patience: String = "3s".into(),
+        outbox_max_bytes: i64 = 1_073_741_824,
+        outbox_replay_per_sec: i64 = 10_000,
+        durability: String = "memory".into(),
     }
 }
 

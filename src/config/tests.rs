@@ -33,6 +33,13 @@ fn every_shipped_file_is_valid() {
 }
 
 #[test]
+fn every_valid_file_is_taken() {
+    for path in files("tests/data/config/valid") {
+        from_file(&path).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+#[test]
 fn the_default_file_shows_every_key_with_its_default_and_a_reason() {
     let text = fs::read_to_string(root().join("config/default.toml")).unwrap();
     let shown: toml::Table = text.parse().unwrap();

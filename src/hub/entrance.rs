@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::Hub;
 use crate::model::{Cursor, Position, Refusal, RoomId, Socket, Timestamp};
-use crate::room::{Begin, Joined, Reach, Room, Taste};
+use crate::room::{Begin, Joined, Reach, Room, RoomConfig, Taste};
 use crate::store::StoreError;
 
 /// After a failed read of the store, joins do without it for this long, so that they do not all wait for it.
@@ -88,9 +88,11 @@ impl Hub {
             return (Begin::From(start), Missed::AtLeast(0));
         }
         let before = oldest.unwrap_or(Position::END);
+        // Asked before the store is: what is on its way there is not counted.
+        let is_settled = self.is_settled(room.overhang());
         let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.position, before, MOST_COUNTED));
         let missed = match counted.await {
-            Ok(count) if count >= MOST_COUNTED || has_expired => Missed::AtLeast(count),
+            Ok(count) if count >= MOST_COUNTED || has_expired || !is_settled => Missed::AtLeast(count),
             Ok(count) => Missed::Exactly(count),
             Err(error) => {
                 self.turn_cold(&error);
@@ -101,6 +103,10 @@ impl Hub {
     }
 
     /// Puts what the store has of the room in front of its ring, once. A store that does not answer is done without.
+    ///
+    /// While comments wait in the outbox, some of this room's from before may be among them, and what the store has can
+    /// have holes. Then it is only shown to who joins, and the first join after the replay warms the room. Until then
+    /// queries read the store and ask for themselves whether that is whole.
     async fn warm(&self, room: &Room) {
         if room.warmed.initialized() || self.is_cold() {
             return;
@@ -110,10 +116,20 @@ impl Hub {
             if self.is_cold() {
                 return Err(None);
             }
-            let capacity = self.inner.config.room.ring;
-            let load = self.inner.parts.store.load_recent(room.id(), Timestamp::MIN, capacity);
+            // Asked before the store is: what the room's earlier lives accepted and is not parked now, the store has.
+            let is_settled = !self.inner.parts.metrics.account.has_parked();
+            if !is_settled && room.has_glimpse() {
+                return Err(None);
+            }
+            let RoomConfig { ring, recent, .. } = self.inner.config.room;
+            let limit = if is_settled { ring } else { recent };
+            let load = self.inner.parts.store.load_recent(room.id(), Timestamp::MIN, limit);
             let mut page = self.read(load).await?;
             page.comments.reverse();
+            if !is_settled {
+                room.glimpse(page.comments);
+                return Err(None);
+            }
             room.prepend(page.comments, !page.has_more);
             Ok::<_, Option<StoreError>>(())
         };

@@ -64,6 +64,8 @@ pub(super) struct PageBase {
     at: Timestamp,
     /// What the ring had before the read began: what was settled afterwards is in it, what was before is in the store.
     snapshot: Arc<Option<(Epoch, Snapshot)>>,
+    /// Whether all that was not in the ring then was in the store.
+    is_settled: bool,
     page: Page,
 }
 
@@ -99,9 +101,9 @@ impl Hub {
         let at = self.inner.parts.clock.now();
         // The snapshot comes first: what is settled afterwards is then in it, what was settled before is in the store.
         let snapshot = self.snapshot(room, from);
+        let is_settled = self.is_settled(overhang_of(snapshot.as_ref()));
         let loaded = self.read(self.inner.parts.store.load_recent(room, from, limit)).await;
         let end = snapshot.as_ref().map(|(epoch, snapshot)| (*epoch, snapshot.end));
-        let is_settled = snapshot.as_ref().is_none_or(|(_, snapshot)| snapshot.overhang == 0);
         let here = snapshot.map(|(_, snapshot)| comments_of(&snapshot)).unwrap_or_default();
         match loaded {
             Ok(mut page) => {
@@ -115,6 +117,13 @@ impl Hub {
 
     fn snapshot(&self, room: &RoomId, from: Timestamp) -> Option<(Epoch, Snapshot)> {
         self.inner.rooms.get(room).map(|room| (room.epoch(), room.snapshot(from)))
+    }
+
+    /// Whether a room's ring, as it was when it had so much overhang, and the store together have every comment, the
+    /// store being asked from now on.
+    pub(super) fn is_settled(&self, overhang: usize) -> bool {
+        // In this order: a comment that goes into the outbox is counted there before it ceases to be overhang.
+        overhang == 0 && !self.inner.parts.metrics.account.has_parked()
     }
 
     fn window(
@@ -172,11 +181,10 @@ impl Hub {
             // Below the page's last comment the store has more that we do not know: it would be skipped.
             here.retain(|comment| comment.position() >= oldest);
         }
-        let is_settled = base.snapshot.as_ref().as_ref().is_none_or(|(_, earlier)| earlier.overhang == 0);
         let end = base.snapshot.as_ref().as_ref().map(|(epoch, earlier)| (*epoch, earlier.end));
         let is_joined =
             joins(end, base.at, snapshot.as_ref().as_ref()) && self.knows_others(ring, base.at, before.ts.min(now));
-        Ok(answer(join_by_position(stored, here), limit, base.page.has_more, is_settled && is_joined))
+        Ok(answer(join_by_position(stored, here), limit, base.page.has_more, base.is_settled && is_joined))
     }
 
     /// Joins the store's read of a page that is under way, or begins it; `snapshot` is what the ring had at `at`.
@@ -188,9 +196,10 @@ impl Hub {
     ) -> Result<Arc<PageBase>, HistoryError> {
         let (hub, snapshot, (room, before, limit)) = (self.clone(), Arc::clone(snapshot), key.clone());
         let load = || async move {
+            let is_settled = hub.is_settled(overhang_of(snapshot.as_ref().as_ref()));
             let page = hub.read(hub.inner.parts.store.load_before(&room, before, limit)).await;
             let page = page.map_err(|error| HistoryError(error.to_string()))?;
-            Ok(Arc::new(PageBase { at, snapshot, page }))
+            Ok(Arc::new(PageBase { at, snapshot, is_settled, page }))
         };
         self.inner.pages.join(key, load).await
     }
@@ -203,6 +212,10 @@ fn joins(end: Option<(Epoch, Seq)>, at: Timestamp, fresh: Option<&(Epoch, Snapsh
         (Some((epoch, end)), Some((now_epoch, fresh))) => epoch == *now_epoch && fresh.start <= end,
         (None, Some((_, fresh))) => fresh.whole_from <= at,
     }
+}
+
+fn overhang_of(snapshot: Option<&(Epoch, Snapshot)>) -> usize {
+    snapshot.map_or(0, |(_, snapshot)| snapshot.overhang)
 }
 
 fn comments_of(snapshot: &Snapshot) -> Vec<Comment> {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::hub::testing::{PATIENCE, Scene, tick};
+use crate::metrics::Place;
 use crate::model::test_comment;
 use crate::relay::{Envelope, Heard};
 use crate::room::testing::{BEGUN, room_id};
@@ -122,6 +123,23 @@ async fn equal_queries_at_once_cost_one_read() {
     let other = scene.hub.recent(&id, WINDOW, 99);
     tokio::join!(ask(), other);
     assert_eq!(scene.store.attempts().reads, 4, "unlike queries are not merged");
+}
+
+#[tokio::test]
+async fn a_replay_that_ends_during_the_read_does_not_make_the_answer_whole() {
+    let scene = Scene::new(100);
+    let mut all = put_earlier(&scene, 3);
+    scene.metrics.account.recover(1);
+    all.push(test_comment("r", BEGUN - 5_000, 9, "parked"));
+    let (memory, account, parked) = (Arc::clone(&scene.memory), scene.metrics.account.clone(), all[3].clone());
+    scene.memory.after_next_read(move || {
+        memory.put(&parked);
+        account.settle(Place::Outbox, 1, &[]);
+    });
+    let answer = scene.hub.recent(&room_id(), WINDOW, 100).await;
+    assert_eq!((&answer.comments[..], answer.is_complete), (&all[..3], false));
+    let answer = scene.hub.recent(&room_id(), WINDOW, 100).await;
+    assert_eq!((answer.comments, answer.is_complete), (all, true));
 }
 
 /// Begins `first`, lets the room be lapped once its read has its answer, and gives what `second` answers, which joins.

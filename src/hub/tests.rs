@@ -5,13 +5,13 @@ use tokio::time::Instant;
 use super::entrance::COLD;
 use super::testing::{PATIENCE, RETRY, Scene, Told, tick};
 use super::*;
-use crate::metrics::SET_ASIDE_REASONS;
+use crate::metrics::{Place, SET_ASIDE_REASONS};
 use crate::model::Cursor;
 use crate::model::{Epoch, Seq, test_comment, test_identity};
 use crate::model::{Fate, Posted};
 use crate::relay::{Envelope, Heard};
 use crate::room::testing::{BEGUN, Frame, config, own_frame, room_id};
-use crate::store::{AsideFile, Fault, Flusher, FlusherConfig};
+use crate::store::{AsideFile, Fault, Flusher, FlusherConfig, FlusherParts};
 
 /// Puts so many comments of an earlier life of the room into the store.
 fn put_earlier(scene: &Scene, n: u32) -> Vec<Comment> {
@@ -231,9 +231,19 @@ async fn what_comes_from_the_relay_is_shown_and_not_sent_back() {
 async fn a_store_that_refuses_every_write_is_not_ready_until_it_is_mended() {
     let (scene, dir) = (Scene::new(10), tempfile::tempdir().unwrap());
     let (tick, pause) = (Duration::from_millis(100), Duration::from_secs(2));
-    let config = FlusherConfig { interval: tick, batch: 10, in_flight: 1, backoff: pause, max_backoff: pause };
+    let config = FlusherConfig {
+        interval: tick,
+        batch: 10,
+        in_flight: 1,
+        backoff: pause,
+        max_backoff: pause,
+        patience: Duration::ZERO,
+    };
     let aside = AsideFile::new(dir.path().join("set-aside.jsonl"));
-    let flusher = Flusher::new(config, scene.queue.clone(), scene.store.clone(), aside, Arc::clone(&scene.metrics));
+    let flusher = Flusher::new(
+        config,
+        FlusherParts::new(scene.queue.clone(), scene.store.clone(), aside, Arc::clone(&scene.metrics)),
+    );
     let flusher = flusher.spawn();
     // The store answers every probe; only writing is refused.
     scene.store.fail_next_write(Fault::Blocked);
@@ -244,6 +254,106 @@ async fn a_store_that_refuses_every_write_is_not_ready_until_it_is_mended() {
     scene.hub.probe().await.unwrap();
     assert_eq!(scene.hub.ledger().stored, 1);
     flusher.abort();
+}
+
+/// As the outbox parks what waits in the queue: counted first.
+fn park(scene: &Scene) -> Vec<Comment> {
+    let batch = scene.queue.take(usize::MAX);
+    scene.metrics.account.park(batch.len() as u64);
+    batch.iter().for_each(|posted| posted.park());
+    batch.iter().map(|posted| posted.comment.clone()).collect()
+}
+
+/// As the replay brings them to the store: settled after.
+fn replay(scene: &Scene, parked: &[Comment]) {
+    parked.iter().for_each(|comment| scene.memory.put(comment));
+    scene.metrics.account.settle(Place::Outbox, parked.len() as u64, &[]);
+}
+
+/// What the window and the page have, oldest first, and whether each says it is whole and is from memory alone.
+async fn history(scene: &Scene) -> (Vec<Comment>, [bool; 2]) {
+    let window = scene.hub.recent(&room_id(), Duration::from_secs(60), 1000).await;
+    let mut page = scene.hub.page(&room_id(), None, 1000).await.unwrap();
+    page.comments.reverse();
+    assert_eq!(window.comments, page.comments);
+    (window.comments, [window.is_complete, page.is_complete])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_is_not_whole_before_the_outbox_is_empty() {
+    let scene = Scene::new(100);
+    let mut all = put_earlier(&scene, 3);
+    let parked: Vec<_> = (0..40).map(|i| test_comment("r", BEGUN - 5_000, 100 + i, "parked")).collect();
+    scene.metrics.account.recover(40);
+    let recent = |entrance: &Entrance| -> Vec<_> {
+        entrance.joined.recent.iter().map(|posted| posted.comment.clone()).collect()
+    };
+    let (first, socket) = scene.join(None).await;
+    assert_eq!(recent(&first), all, "what there is, is shown");
+    assert_eq!(history(&scene).await, (all.clone(), [false; 2]));
+    let said = scene.say(2);
+    tick().await;
+    let reads = scene.store.attempts().reads;
+    let (second, _) = scene.join(None).await;
+    assert_eq!(recent(&second), [all.clone(), said.clone()].concat());
+    assert_eq!(scene.store.attempts().reads, reads, "the store is not asked again with each join");
+
+    replay(&scene, &parked);
+    all.extend(parked);
+    all.extend(said);
+    assert_eq!(history(&scene).await, (all.clone(), [true; 2]), "the store is asked");
+    let (third, _) = scene.join(None).await;
+    assert_eq!(recent(&third), all);
+    let reads = scene.store.attempts().reads;
+    assert_eq!(history(&scene).await, (all, [true; 2]));
+    assert_eq!(scene.store.attempts().reads, reads, "it is warm now");
+
+    // Who was there before stands where it stood.
+    let later = scene.say(1);
+    tick().await;
+    assert_eq!(socket.places().len(), 3);
+    let (resumed, again) = scene.join(Some(first.joined.cursor)).await;
+    tick().await;
+    assert_eq!((resumed.missed, again.places()), (Missed::Exactly(0), socket.places()));
+    let (resumed, again) = scene.join(Some(foreign(&later[0]))).await;
+    tick().await;
+    assert_eq!((resumed.missed, again.places()), (Missed::Exactly(0), vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_dropped_with_parked_comments_is_whole_again_after_their_replay() {
+    let scene = Scene::with(RoomConfig { evict_after: Duration::ZERO, ..config(100) }, 100, false);
+    let said = scene.say(3);
+    let parked = park(&scene);
+    assert_eq!(scene.hub.inner.rooms.sweep(), 1);
+    scene.pass(Duration::from_secs(1));
+    let _viewer = scene.join(None).await;
+    assert_eq!(history(&scene).await, (vec![], [false; 2]));
+    replay(&scene, &parked);
+    let _viewer = scene.join(None).await;
+    assert_eq!(history(&scene).await, (said, [true; 2]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_while_comments_are_parked_is_told_that_more_may_be_missing() {
+    let scene = Scene::new(100);
+    let earlier = put_earlier(&scene, 3);
+    scene.metrics.account.recover(1);
+    assert_eq!(scene.join(Some(foreign(&earlier[0]))).await.0.missed, Missed::AtLeast(2));
+    replay(&scene, &[test_comment("r", BEGUN - 5_000, 9, "parked")]);
+    let (entrance, socket) = scene.join(Some(foreign(&earlier[0]))).await;
+    tick().await;
+    assert_eq!((entrance.missed, socket.places().len()), (Missed::Exactly(0), 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn comments_on_their_way_to_the_store_are_not_in_the_number_of_those_missed() {
+    let scene = Scene::new(1);
+    let said = scene.say(600);
+    scene.flush(100);
+    assert_eq!(scene.join(Some(foreign(&said[0]))).await.0.missed, Missed::AtLeast(99));
+    scene.flush(500);
+    assert!(matches!(scene.join(Some(foreign(&said[0]))).await.0.missed, Missed::Exactly(n) if n > 99));
 }
 
 /// Adds up the lines of a metric, its labels' all together.
@@ -274,8 +384,8 @@ async fn every_scrape_balances_while_comments_come_and_go() {
             let _may_be_full = scene.queue.try_push(Arc::new(posted));
             for posted in scene.queue.take(usize::from(n % 3 == 0) * 3) {
                 match n % 10 {
-                    0 => drop(scene.metrics.account.set_aside.get_or_create(&[("reason", SET_ASIDE_REASONS[0])]).inc()),
-                    _ => drop(scene.metrics.account.stored.inc()),
+                    0 => scene.metrics.account.settle(Place::Memory, 0, &SET_ASIDE_REASONS[..1]),
+                    _ => scene.metrics.account.settle(Place::Memory, 1, &[]),
                 }
                 posted.settle(Fate::Stored);
             }
@@ -289,7 +399,7 @@ async fn every_scrape_balances_while_comments_come_and_go() {
         comers.into_iter().for_each(|comer| comer.join().unwrap());
         outcomes.into_iter().for_each(|outcome| outcome.expect("each scrape balances"));
     });
-    assert!(scene.hub.ledger().stored > 0 && scene.hub.ledger().set_aside > 0, "{}", scene.hub.ledger());
+    assert!(scene.hub.ledger().stored > 0 && scene.hub.ledger().refused() > 0, "{}", scene.hub.ledger());
 }
 
 #[tokio::test(start_paused = true)]

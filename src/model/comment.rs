@@ -1,7 +1,7 @@
 //! A comment on its way: what a client asked for, what the server accepted, and what became of it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
@@ -116,8 +116,10 @@ pub enum Fate {
 const PENDING: u8 = 0;
 /// Dropped from the ring while still pending: only the write path holds it.
 const OVERHANGING: u8 = 1;
-const STORED: u8 = 2;
-const SET_ASIDE: u8 = 3;
+/// In the outbox, on the local disk.
+const PARKED: u8 = 2;
+const STORED: u8 = 3;
+const SET_ASIDE: u8 = 4;
 
 /// An accepted comment with its place in its room, shared by the ring, the write path and whoever waits for its fate.
 #[derive(Debug)]
@@ -129,6 +131,9 @@ pub struct Posted {
     is_local: bool,
     sender: Role,
     state: AtomicU8,
+    /// Whether its sender may be told that it is accepted.
+    is_kept: AtomicBool,
+    /// Wakes who waits for it to be kept, or for its fate.
     settled: Notify,
     overhang: Arc<AtomicUsize>,
 }
@@ -144,6 +149,7 @@ impl Posted {
             is_local: true,
             sender: Role::Viewer,
             state: AtomicU8::new(PENDING),
+            is_kept: AtomicBool::new(true),
             settled: Notify::new(),
             overhang,
         }
@@ -206,6 +212,50 @@ impl Posted {
         self.overhang.fetch_add(1, Ordering::AcqRel);
         if self.state.compare_exchange(PENDING, OVERHANGING, Ordering::AcqRel, Ordering::Acquire).is_err() {
             self.overhang.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Notes that the comment waits in the outbox. It is overhang no more, for the outbox says itself that it holds some.
+    pub fn park(&self) {
+        let is_in_memory = |state| (state < PARKED).then_some(PARKED);
+        let Ok(before) = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_in_memory) else { return };
+        if before == OVERHANGING {
+            self.overhang.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.settled.notify_waiters();
+    }
+
+    /// Whether it can do without this process: its fate is known, or it waits in the outbox.
+    #[must_use]
+    pub fn is_safe(&self) -> bool {
+        self.state.load(Ordering::Acquire) >= PARKED
+    }
+
+    /// Says that its sender must not be told before [`Posted::keep`]. For who has made it and not shared it yet.
+    pub fn hold(&self) {
+        self.is_kept.store(false, Ordering::Release);
+    }
+
+    /// Notes that it is on the local disk, and wakes who waits for that.
+    pub fn keep(&self) {
+        self.is_kept.store(true, Ordering::Release);
+        self.settled.notify_waiters();
+    }
+
+    /// Whether its sender may be told that it is accepted.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.is_kept.load(Ordering::Acquire) || self.is_safe()
+    }
+
+    /// Waits until its sender may be told that it is accepted. Cancellation-safe.
+    pub async fn kept(&self) {
+        loop {
+            let notified = self.settled.notified();
+            if self.is_kept() {
+                return;
+            }
+            notified.await;
         }
     }
 

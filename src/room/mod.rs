@@ -305,7 +305,7 @@ impl Room {
             hears_since,
             comments: state.ring.iter().filter(|posted| posted.comment.ts >= from).cloned().collect(),
             whole_from: state.ring.whole_from().max(hears_since),
-            overhang: self.overhang.load(Ordering::Acquire),
+            overhang: self.overhang(),
             end: state.ring.next(),
             start: state.ring.start(),
         }
@@ -314,13 +314,27 @@ impl Room {
     /// Puts comments from the store in front of the ring; see [`Ring::prepend`].
     pub fn prepend(&self, older: Vec<Comment>, is_all: bool) -> bool {
         let mut state = self.lock();
-        if let Some(newest) = older.last()
-            && state.last_ts < newest.ts
-        {
-            // The clock may have been set back while the server was down; the room's time does not follow it.
-            (state.last_ts, state.last_id) = (newest.ts, newest.id);
-        }
+        state.go_on_from(&older);
         state.ring.prepend(older, is_all)
+    }
+
+    /// Shows comments from the store to who joins, while the store lacks some; see [`Ring::glimpse`].
+    pub fn glimpse(&self, older: Vec<Comment>) {
+        let mut state = self.lock();
+        state.go_on_from(&older);
+        state.ring.glimpse(older);
+    }
+
+    /// Whether comments are shown that [`Room::prepend`] has yet to put in front.
+    #[must_use]
+    pub fn has_glimpse(&self) -> bool {
+        self.lock().ring.has_glimpse()
+    }
+
+    /// Comments that have left the ring and are not known to be in the store.
+    #[must_use]
+    pub fn overhang(&self) -> usize {
+        self.overhang.load(Ordering::Acquire)
     }
 
     /// Viewers in the room on this node.
@@ -341,14 +355,17 @@ impl Room {
         self.lock().ring.drop_expired(now);
     }
 
-    /// Drops the room from use if nobody is in it, nothing happened for the eviction time, and all it has is settled.
+    /// Drops the room from use if nobody is in it, nothing happened for the eviction time, and all it has is safe.
     fn try_retire(&self) -> bool {
         let mut state = self.lock();
-        let is_settled = || state.ring.iter().all(|posted| posted.fate().is_some());
+        // What waits in the outbox does not hold the room: through a long outage all rooms ever used would stay, and at
+        // `max_rooms` new ones be refused. Nor does it make the room's next life claim too much, for while anything is
+        // parked a room is not warmed.
+        let is_safe = || state.ring.iter().all(|posted| posted.is_safe());
         let is_over = self.audience.is_empty()
             && state.last_used.elapsed() >= self.config.evict_after
-            && self.overhang.load(Ordering::Acquire) == 0
-            && is_settled();
+            && self.overhang() == 0
+            && is_safe();
         state.is_retired |= is_over;
         is_over
     }
@@ -386,6 +403,16 @@ impl State {
             self.ring.cut();
         }
         self.ring.resume(cursor)
+    }
+
+    /// Lets no comment stand before these, which the store has.
+    fn go_on_from(&mut self, stored: &[Comment]) {
+        if let Some(newest) = stored.last()
+            && self.last_ts < newest.ts
+        {
+            // The clock may have been set back while the server was down; the room's time does not follow it.
+            (self.last_ts, self.last_id) = (newest.ts, newest.id);
+        }
     }
 
     /// The time and id of the next comment. Time never goes back, and within a millisecond ids rise.

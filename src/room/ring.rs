@@ -33,6 +33,8 @@ pub struct Ring {
     whole_from: Timestamp,
     /// Whether comments from the store may still be put in front.
     may_prepend: bool,
+    /// What is shown of the time before, until the store's are put in front; see [`Ring::glimpse`].
+    glimpse: Option<Vec<Arc<Posted>>>,
     /// Settles what viewers get who ask for fewer; none while there are none.
     thinner: Option<Box<Thinner>>,
 }
@@ -52,6 +54,7 @@ impl Ring {
             next: FIRST,
             whole_from: now,
             may_prepend: true,
+            glimpse: None,
             thinner: None,
         }
     }
@@ -105,6 +108,8 @@ impl Ring {
         let Some(oldest) = self.batches.pop_front() else { return };
         self.len -= oldest.comments().len();
         self.may_prepend = false;
+        // What it shows would stand before a hole.
+        self.glimpse.iter_mut().for_each(Vec::clear);
         for posted in oldest.comments() {
             posted.leave_ring();
             // A comment of the same millisecond may have been dropped with it: whole only from the next one on.
@@ -123,6 +128,7 @@ impl Ring {
             self.drop_oldest();
         }
         self.may_prepend = false;
+        self.glimpse.iter_mut().for_each(Vec::clear);
         self.next = Seq(self.next.0.saturating_add(count));
     }
 
@@ -191,11 +197,19 @@ impl Ring {
         into.extend(self.batches.range(begin..).take(limit).cloned());
     }
 
-    /// The newest `limit` comments up to the last cut, oldest first.
+    /// The newest `limit` comments up to the last cut, oldest first; before those in the ring the ones of a glimpse.
     #[must_use]
     pub fn latest(&self, limit: usize) -> Vec<Arc<Posted>> {
         let cut = self.batches.iter().rev().flat_map(|batch| batch.comments().iter().rev());
         let mut latest: Vec<_> = cut.take(limit).cloned().collect();
+        if let Some(glimpse) = &self.glimpse
+            && latest.len() < limit
+        {
+            // The relay may have brought one later than the store did.
+            let here: HashSet<_> = self.iter().map(|posted| posted.comment.id).collect();
+            let earlier = glimpse.iter().rev().filter(|posted| !here.contains(&posted.comment.id));
+            latest.extend(earlier.take(limit - latest.len()).cloned());
+        }
         latest.reverse();
         latest
     }
@@ -236,14 +250,11 @@ impl Ring {
     /// Gives false, and changes nothing, when this was done before or the ring has dropped comments since: there could
     /// then be a hole between the store's and its own.
     pub fn prepend(&mut self, mut older: Vec<Comment>, is_all: bool) -> bool {
+        self.glimpse = None;
         if !std::mem::replace(&mut self.may_prepend, false) {
             return false;
         }
-        if let Some(first) = self.iter().next().map(|posted| posted.comment.position()) {
-            // One from another node may have come late: it stands behind `first` here, and before it by its time.
-            let here: HashSet<_> = self.iter().map(|posted| posted.comment.id).collect();
-            older.retain(|comment| comment.position() < first && !here.contains(&comment.id));
-        }
+        self.leave_out_later(&mut older);
         let surplus = older.len().saturating_sub(self.capacity.saturating_sub(self.len));
         let kept = older.split_off(surplus);
         if is_all && surplus == 0 {
@@ -268,6 +279,30 @@ impl Ring {
         self.len += posted.len();
         batches.into_iter().rev().for_each(|batch| self.batches.push_front(batch));
         true
+    }
+
+    /// Has these from the store (oldest first) shown by [`Ring::latest`] before what is here, when the store lacks some of
+    /// the room that it will have later. They get no place, nobody resumes from them, and they make nothing whole: in
+    /// places that were given out nothing could be put between them any more.
+    pub fn glimpse(&mut self, mut older: Vec<Comment>) {
+        self.leave_out_later(&mut older);
+        let stored = |comment| Arc::new(Posted::stored(comment, Seq(0)));
+        self.glimpse = Some(if self.may_prepend { older.into_iter().map(stored).collect() } else { Vec::new() });
+    }
+
+    /// Whether there was a glimpse, and nothing was put in front since.
+    #[must_use]
+    pub fn has_glimpse(&self) -> bool {
+        self.glimpse.is_some()
+    }
+
+    /// Leaves out of the store's comments what does not belong before those here.
+    fn leave_out_later(&self, older: &mut Vec<Comment>) {
+        if let Some(first) = self.iter().next().map(|posted| posted.comment.position()) {
+            // One from another node may have come late: it stands behind `first` here, and before it by its time.
+            let here: HashSet<_> = self.iter().map(|posted| posted.comment.id).collect();
+            older.retain(|comment| comment.position() < first && !here.contains(&comment.id));
+        }
     }
 }
 

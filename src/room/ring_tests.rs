@@ -20,6 +20,8 @@ enum Op {
     Cut,
     /// Puts the newest so many that the store has in front; it has all but the newest so many pushed ones.
     Prepend(prop::sample::Index, prop::sample::Index),
+    /// Shows what the store has, which is every so manieth comment.
+    Glimpse(usize),
     /// Resumes after one of all comments ever.
     Resume(prop::sample::Index, bool),
     BatchesFrom(prop::sample::Index, usize),
@@ -34,6 +36,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (200usize..300, 0i64..2).prop_map(|(n, by)| Op::Push(n, by)),
         6 => Just(Op::Cut),
         2 => (any_one(), any_one()).prop_map(|(page, unflushed)| Op::Prepend(page, unflushed)),
+        2 => (1usize..4).prop_map(Op::Glimpse),
         4 => (any_one(), any::<bool>()).prop_map(|(which, is_here)| Op::Resume(which, is_here)),
         2 => (any_one(), 0usize..4).prop_map(|(from, limit)| Op::BatchesFrom(from, limit)),
         1 => (0usize..20).prop_map(Op::Latest),
@@ -143,8 +146,13 @@ impl Twin {
     fn latest(&self, limit: usize) {
         let cut = self.all[..self.all.len() - self.ring.open.len()].iter().map(|comment| comment.id);
         let latest: Vec<_> = self.ring.latest(limit).iter().map(|posted| posted.comment.id).collect();
-        assert!(cut.collect::<Vec<_>>().ends_with(&latest));
-        assert_eq!(latest.len(), limit.min(self.ring.len - self.ring.open.len()));
+        let from_ring = limit.min(self.ring.len - self.ring.open.len());
+        let shown = if self.ring.has_glimpse() { latest.len() - from_ring } else { 0 };
+        assert!(cut.clone().collect::<Vec<_>>().ends_with(&latest[shown..]));
+        assert_eq!(latest.len(), shown + from_ring);
+        assert!(latest.len() <= limit && (shown == 0 || !self.has_dropped), "it is shown before a hole");
+        let mut all = cut;
+        assert!(latest.iter().all(|id| all.any(|one| one == *id)), "out of order or doubled");
     }
 
     fn check(&self) {
@@ -191,6 +199,7 @@ proptest! {
                 Op::Push(n, by) => (0..n).for_each(|_| twin.push(by)),
                 Op::Cut => twin.ring.cut(),
                 Op::Prepend(page, unflushed) => twin.prepend(page, unflushed),
+                Op::Glimpse(every) => twin.ring.glimpse(twin.all.iter().step_by(every).cloned().collect()),
                 Op::Resume(which, is_here) => twin.resume(which, is_here),
                 Op::BatchesFrom(from, limit) => twin.batches_from(from, limit),
                 Op::Latest(limit) => twin.latest(limit),
@@ -218,6 +227,33 @@ fn what_the_store_has_is_not_put_in_front_again_once_it_was_dropped() {
     (0..4).for_each(|_| twin.push(1));
     assert_eq!(twin.ring.start(), FIRST, "just what was put in front has been dropped");
     assert!(!twin.ring.prepend(twin.all[..2].to_vec(), true));
+}
+
+#[test]
+fn a_glimpse_is_shown_and_no_more_until_all_is_put_in_front() {
+    let mut twin = Twin::new(10, &[1, 1, 1]);
+    twin.ring.glimpse(vec![twin.all[0].clone(), twin.all[2].clone()]);
+    twin.push(1);
+    twin.ring.cut();
+    let texts = |twin: &Twin| twin.ring.latest(9).iter().map(|posted| posted.comment.id).collect::<Vec<_>>();
+    let ids: Vec<_> = twin.all.iter().map(|comment| comment.id).collect();
+    assert_eq!(texts(&twin), [ids[0], ids[2], ids[3]]);
+    let position = twin.all[2].position();
+    assert_eq!(twin.ring.resume(&Cursor { epoch: OTHER, seq: Seq(3), position }), None, "nobody resumes from it");
+    twin.check();
+    assert!(twin.ring.prepend(twin.all[..3].to_vec(), true));
+    assert_eq!((texts(&twin), twin.ring.has_glimpse()), (ids, false));
+    twin.is_prepended = true;
+    twin.check();
+}
+
+#[test]
+fn one_of_a_glimpse_that_the_relay_brings_later_is_not_shown_twice() {
+    let mut twin = Twin::new(10, &[1]);
+    twin.ring.glimpse(twin.all.clone());
+    twin.ring.push(Arc::new(Posted::foreign(twin.all[0].clone(), twin.ring.next())), Instant::now());
+    twin.ring.cut();
+    assert_eq!(twin.ring.latest(9).len(), 1);
 }
 
 #[test]

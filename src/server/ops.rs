@@ -1,18 +1,23 @@
 //! What operators' tools ask: whether the process lives, whether it should get traffic, and its metrics.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::interval;
 use tracing::{info, warn};
+use utoipa::ToSchema;
 
 use super::Doors;
 use super::problem::Problem;
 use super::routes::AppState;
 use crate::hub::NotReady;
+use crate::metrics::{Ledger, SET_ASIDE_REASONS};
 
 type Finding = Result<(), Arc<NotReady>>;
 
@@ -80,6 +85,39 @@ pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str
         Some(Err(error)) => Err(Problem::from(&*error)),
         None => Err(Problem::from(&NotReady::NotProbed)),
     }
+}
+
+/// Where every accepted comment is. accepted + recovered = stored + setAside + inQueue + inOutbox, at every moment.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LedgerView {
+    /// Comments accepted since the start.
+    accepted: u64,
+    /// Comments that an earlier life of the server accepted and left on the disk, found at the start.
+    recovered: u64,
+    /// Comments the store has acknowledged.
+    stored: u64,
+    /// Comments the store refused for good, by reason.
+    set_aside: BTreeMap<&'static str, u64>,
+    /// Comments in memory whose fate is open: in the write queue or in a bulk on its way.
+    in_queue: u64,
+    /// Comments on the local disk until the store is back.
+    in_outbox: u64,
+}
+
+impl From<Ledger> for LedgerView {
+    fn from(ledger: Ledger) -> Self {
+        let Ledger { accepted, recovered, stored, outbox: in_outbox, set_aside } = ledger;
+        let set_aside = SET_ASIDE_REASONS.into_iter().zip(set_aside).collect();
+        Self { accepted, recovered, stored, set_aside, in_queue: ledger.unsettled(), in_outbox }
+    }
+}
+
+/// Where every accepted comment is.
+#[utoipa::path(get, path = "/api/ledger", tag = "operations",
+    responses((status = 200, description = "All places, read at one moment", body = LedgerView)))]
+pub(super) async fn ledger(State(state): State<AppState>) -> Json<LedgerView> {
+    Json(state.doors.hub.ledger().into())
 }
 
 /// The metrics, for Prometheus.

@@ -14,7 +14,7 @@ use super::query::{InRoom, Params, identity};
 use super::routes::AppState;
 use crate::auth::Credentials;
 use crate::hub::acknowledged;
-use crate::model::AckLevel;
+use crate::model::{AckLevel, Posted};
 use crate::wire::ClientFrame;
 
 /// Where comments are posted.
@@ -78,8 +78,8 @@ pub(super) struct Accepted {
     request_body = NewComment,
     responses(
         (status = 201, description = "It has reached the level that was asked for", body = Accepted),
-        (status = 202, description = "It is accepted and will be stored, but the store is slow: `stored` was asked for \
-            and not reached yet", body = Accepted),
+        (status = 202, description = "It is accepted, on the disk too where `store.durability` is `disk`, and will be \
+            stored, but the store is slow: `stored` was asked for and not reached yet", body = Accepted),
         (status = 400, description = "It breaks a rule: `text_blank`, `text_invisible`, `text_control`, `text_bidi`, \
             `text_combining`, `text_too_long`, `text_too_large`, `bad_mode`, `bad_color`, `bad_size`, `bad_nonce`, \
             `bad_json`, `bad_field`; or a parameter does: `bad_room`, `bad_query`, `bad_guest`, `bad_name`", body = crate::wire::ErrorView<'_>),
@@ -88,8 +88,9 @@ pub(super) struct Accepted {
         (status = 422, description = "`set_aside`: it was accepted and shown, but the store refused it for good",
             body = crate::wire::ErrorView<'_>),
         (status = 429, description = "`rate_limited`: the sender is too fast", body = crate::wire::ErrorView<'_>),
-        (status = 503, description = "It cannot be kept now: `busy`, `too_many_rooms`, `going_away`",
-            body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "It cannot be kept now: `busy`, `too_many_rooms`, `going_away`; or \
+            `not_kept`: it is shown and will be stored, but `store.durability` is `disk` and it is not on the disk yet; \
+            sent again by the same guest with the same nonce, it is the same comment", body = crate::wire::ErrorView<'_>),
     ),
 )]
 pub(super) async fn comment(
@@ -107,14 +108,40 @@ pub(super) async fn comment(
     let published = state.doors.hub.publish(&who, &room, &draft)?;
     let posted = published.posted();
     let reached = timeout(state.doors.config.request_timeout / 2, acknowledged(posted, draft.ack)).await;
-    let (status, level) = match reached {
-        Ok(Some(level)) => (StatusCode::CREATED, level),
-        Ok(None) => {
-            let message = "the store refused this comment";
-            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "set_aside", message));
-        }
-        Err(_) => (StatusCode::ACCEPTED, AckLevel::Accepted),
-    };
+    let (status, level) = answer(posted, reached.ok())?;
     let (id, ts) = (posted.comment.id.to_string(), posted.comment.ts.millis());
     Ok((status, Json(Accepted { id, level: level.as_str(), ts })))
+}
+
+/// What is told of a comment that has `reached` this, or is still on its way. `accepted` is a promise that a crash must
+/// not break, so it is said of nothing that the disk does not have when it is asked to have it.
+fn answer(posted: &Posted, reached: Option<Option<AckLevel>>) -> Result<(StatusCode, AckLevel), Problem> {
+    match reached {
+        Some(Some(level)) => Ok((StatusCode::CREATED, level)),
+        Some(None) => {
+            let message = "the store refused this comment";
+            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "set_aside", message))
+        }
+        None if posted.is_kept() => Ok((StatusCode::ACCEPTED, AckLevel::Accepted)),
+        None => Err(Problem::not_kept()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Seq, test_comment as comment};
+
+    #[test]
+    fn accepted_is_said_only_of_what_is_kept() {
+        let posted = Posted::pending(comment("r1", 1, 1, "x"), Seq(1), std::sync::Arc::default());
+        let told = |reached| answer(&posted, reached).map_err(|problem| problem.code());
+        assert_eq!(told(None), Ok((StatusCode::ACCEPTED, AckLevel::Accepted)), "in memory is enough by default");
+        posted.hold();
+        assert_eq!(told(None), Err("not_kept"));
+        posted.keep();
+        assert_eq!(told(None), Ok((StatusCode::ACCEPTED, AckLevel::Accepted)));
+        assert_eq!(told(Some(Some(AckLevel::Stored))), Ok((StatusCode::CREATED, AckLevel::Stored)));
+        assert_eq!(told(Some(None)), Err("set_aside"));
+    }
 }

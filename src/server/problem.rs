@@ -14,7 +14,7 @@ use crate::model::{CursorError, IdError, Refusal};
 use crate::wire::{ErrorView, FrameError};
 
 /// Every code that an HTTP client is answered with beyond those of [`Refusal::CODES`].
-pub const CODES: [&str; 27] = [
+pub const CODES: [&str; 28] = [
     "bad_room",
     "bad_query",
     "bad_limit",
@@ -35,6 +35,7 @@ pub const CODES: [&str; 27] = [
     "timeout",
     "too_big",
     "set_aside",
+    "not_kept",
     "too_many_connections",
     "too_many_from_address",
     "too_many_handshakes",
@@ -92,6 +93,16 @@ impl Problem {
 
     pub(super) fn going_away() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "going_away", "the server is about to stop").wait(1)
+    }
+
+    pub(super) fn not_kept() -> Self {
+        let message = "it is accepted and shown, but not on the disk yet; ask again with the same nonce";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_kept", message).wait(1)
+    }
+
+    #[cfg(test)]
+    pub(super) fn code(&self) -> &'static str {
+        self.code
     }
 
     fn wait(self, secs: u64) -> Self {

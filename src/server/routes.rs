@@ -39,6 +39,7 @@ fn described() -> OpenApiRouter<AppState> {
     .routes(routes!(history::comments, post::comment))
     .routes(routes!(ops::healthz))
     .routes(routes!(ops::readyz))
+    .routes(routes!(ops::ledger))
     .routes(routes!(ops::metrics))
     .routes(routes!(description))
     .routes(routes!(page::index))

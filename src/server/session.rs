@@ -280,7 +280,7 @@ impl Session {
 
     /// Acknowledges now, or once the comment has reached the level that was asked for.
     fn promise(&mut self, posted: &Arc<Posted>, nonce: Option<Nonce>, level: AckLevel) -> Option<Bytes> {
-        if level == AckLevel::Accepted {
+        if level == AckLevel::Accepted && posted.is_kept() {
             return Some(ack(nonce.as_ref(), posted.comment.id, level));
         }
         let posted = Arc::clone(posted);

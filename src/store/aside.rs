@@ -3,6 +3,9 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use tracing::error;
 
 use super::contract::{Record, SetAside, WriteReport};
@@ -11,7 +14,7 @@ use super::contract::{Record, SetAside, WriteReport};
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Appends what is set aside as JSON lines: id, room, time, sender, text, reason and the store's words.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AsideFile {
     path: PathBuf,
 }
@@ -28,7 +31,17 @@ impl AsideFile {
         if report.set_aside.is_empty() {
             return;
         }
-        let lines: String = report.set_aside.iter().filter_map(|aside| line(records, aside)).collect();
+        self.write(report.set_aside.iter().filter_map(|aside| line(records, aside)).collect()).await;
+    }
+
+    /// Writes records that are no comments of this release, as they are, in Base64.
+    pub(super) async fn append_foreign(&self, foreign: &[(&'static str, Bytes)]) {
+        if !foreign.is_empty() {
+            self.write(foreign.iter().map(|(field, bytes)| foreign_line(field, bytes)).collect()).await;
+        }
+    }
+
+    async fn write(&self, lines: String) {
         let path = self.path.clone();
         let written = tokio::task::spawn_blocking(move || {
             let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path)?;
@@ -43,6 +56,11 @@ impl AsideFile {
             error!(%error, path = %self.path.display(), "cannot write down what was set aside");
         }
     }
+}
+
+fn foreign_line(field: &str, bytes: &[u8]) -> String {
+    let line = serde_json::json!({ "reason": "damaged", "detail": field, "bytes": STANDARD.encode(bytes) });
+    format!("{line}\n")
 }
 
 fn line(records: &[Record], aside: &SetAside) -> Option<String> {

@@ -5,14 +5,21 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
-use tracing::{Instrument as _, error, info_span, warn};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, info_span, warn};
 
 use super::aside::AsideFile;
 use super::contract::{CommentStore, Record, StoreError, WriteReport};
+use super::outbox::Outbox;
+use super::outcomes::{Backoff, Outcomes};
 use super::queue::WriteQueue;
-use crate::metrics::{Metrics, SET_ASIDE_REASONS};
-use crate::model::{Fate, Posted};
+use super::settle::Settler;
+use crate::metrics::{Metrics, Place};
+use crate::model::Posted;
+
+/// Most comments that go to the outbox with one sync: some megabytes.
+const PARKED_BATCH: usize = 8192;
 
 /// How the write queue is emptied.
 #[derive(Clone, Debug)]
@@ -27,33 +34,56 @@ pub struct FlusherConfig {
     pub backoff: Duration,
     /// The longest wait between attempts.
     pub max_backoff: Duration,
+    /// How long the store may take for a batch before it goes to the outbox.
+    pub patience: Duration,
 }
 
-/// Empties a [`WriteQueue`] into a [`CommentStore`].
+/// Empties a [`WriteQueue`] into a [`CommentStore`], or into the outbox while the store takes nothing.
 #[derive(Clone)]
 pub struct Flusher {
     config: FlusherConfig,
     queue: WriteQueue,
     store: Arc<dyn CommentStore>,
-    aside: Arc<AsideFile>,
+    outbox: Option<Outbox>,
+    /// Cancelled when there is no time left to wait for the store.
+    hurry: CancellationToken,
+    settler: Settler,
+    outcomes: Outcomes,
     metrics: Arc<Metrics>,
+}
+
+/// What a flusher works with.
+pub struct FlusherParts {
+    /// What it empties.
+    pub queue: WriteQueue,
+    /// What it fills.
+    pub store: Arc<dyn CommentStore>,
+    /// Where batches go that the store does not take; none beside a store that is local itself.
+    pub outbox: Option<Outbox>,
+    /// Where comments go that the store refuses for good.
+    pub aside: AsideFile,
+    /// Cancelled when there is no time left to wait for the store.
+    pub hurry: CancellationToken,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+}
+
+impl FlusherParts {
+    /// Without an outbox, and with all the time there is.
+    #[must_use]
+    pub fn new(queue: WriteQueue, store: Arc<dyn CommentStore>, aside: AsideFile, metrics: Arc<Metrics>) -> Self {
+        Self { queue, store, outbox: None, aside, hurry: CancellationToken::new(), metrics }
+    }
 }
 
 impl Flusher {
     /// A flusher that is not running yet.
     #[must_use]
-    pub fn new(
-        config: FlusherConfig,
-        queue: WriteQueue,
-        store: Arc<dyn CommentStore>,
-        aside: AsideFile,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        // Each is shown from the start, so that a first increase can be told from a metric that is missing.
-        for class in StoreError::CLASSES {
-            drop(metrics.flush_retries.get_or_create(&[("class", class)]));
-        }
-        Self { config, queue, store, aside: Arc::new(aside), metrics }
+    pub fn new(config: FlusherConfig, parts: FlusherParts) -> Self {
+        let FlusherParts { queue, store, outbox, aside, hurry, metrics } = parts;
+        let settler = Settler::new(aside, Arc::clone(&metrics));
+        let outcomes = Outcomes::new(queue.clone(), Arc::clone(&metrics));
+        Self { config, queue, store, outbox, hurry, settler, outcomes, metrics }
     }
 
     /// Runs it as a task of its own. The task ends when the queue is closed and every comment's fate is known; aborting
@@ -79,7 +109,7 @@ impl Flusher {
             while self.queue.len() >= at_least {
                 // The slot comes first: while the store is slow, the next batch grows instead of waiting half empty.
                 let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-                let batch = self.queue.take(self.config.batch);
+                let batch = self.queue.take(self.most());
                 let flusher = self.clone();
                 flushes.spawn(async move {
                     flusher.flush(batch).await;
@@ -94,73 +124,92 @@ impl Flusher {
         flushes.join_all().await;
     }
 
-    /// Writes one batch, trying until the store has said of every comment what became of it.
+    /// Most comments to take out at a time: for the outbox many, for each time costs a sync.
+    fn most(&self) -> usize {
+        let is_for_outbox = self.hurry.is_cancelled() || self.outbox.as_ref().is_some_and(Outbox::is_in_use);
+        if self.outbox.is_some() && is_for_outbox { self.config.batch.max(PARKED_BATCH) } else { self.config.batch }
+    }
+
+    /// Writes one batch, trying until the store has said of every comment what became of it, or the outbox has them.
     async fn flush(&self, batch: Vec<Arc<Posted>>) {
         let span = info_span!("flush", batch = batch.len());
         let records: Vec<Record> =
             batch.into_iter().map(|posted| Record { bytes: self.store.encode(&posted.comment), posted }).collect();
-        let report = self.write(&records).instrument(span).await;
-        self.settle(&records, &report).await;
+        if let Some(report) = self.write(&records).instrument(span).await {
+            self.settler.settle(&records, &report, Place::Memory).await;
+        }
     }
 
-    async fn write(&self, records: &[Record]) -> WriteReport {
+    /// Gives what the store said; `None` when the outbox has the batch.
+    async fn write(&self, records: &[Record]) -> Option<WriteReport> {
         let begun = Instant::now();
         let mut attempt = 0;
         loop {
+            if self.is_impatient(begun) && self.park(records).await {
+                return None;
+            }
             attempt += 1;
-            match self.store.write(records).await {
+            match self.attempt(records).await {
                 Ok(report) => {
-                    self.metrics.flush_seconds.observe(begun.elapsed().as_secs_f64());
-                    self.queue.set_blocked(None);
-                    return report;
+                    self.outcomes.succeeded(begun);
+                    if let Some(outbox) = &self.outbox {
+                        outbox.set_in_use(false);
+                    }
+                    return Some(report);
                 }
                 Err(failure) => {
-                    self.tell(&failure, attempt);
-                    sleep(self.pause_after(attempt)).await;
+                    self.outcomes.failed(&failure, attempt);
+                    self.pause(attempt, begun).await;
                 }
             }
         }
     }
 
-    fn tell(&self, failure: &StoreError, attempt: u32) {
-        self.metrics.flush_retries.get_or_create(&[("class", failure.class())]).inc();
-        self.queue.set_blocked((!failure.is_transient()).then(|| failure.to_string()));
-        if failure.is_transient() {
-            warn!(error = %failure, attempt, "flush failed, the batch is kept and tried again");
-        } else {
-            error!(error = %failure, attempt, "flush failed and will until somebody mends it; the batch is kept");
+    /// Whether a batch that was begun then should go to the outbox rather than be tried again.
+    fn is_impatient(&self, begun: Instant) -> bool {
+        let is_away = self.outbox.as_ref().is_some_and(|outbox| outbox.is_in_use() && !outbox.may_try_store());
+        is_away || self.hurry.is_cancelled() || begun.elapsed() >= self.config.patience
+    }
+
+    /// Puts a batch into the outbox, if there is one that takes it.
+    async fn park(&self, records: &[Record]) -> bool {
+        let Some(outbox) = &self.outbox else { return false };
+        match outbox.park(records).await {
+            Ok(()) => true,
+            Err(error) => {
+                self.metrics.outbox_refused.inc();
+                warn!(%error, "the outbox does not take a batch, it stays in memory");
+                false
+            }
         }
     }
 
-    /// Doubles from `backoff` to `max_backoff`; a random half of it keeps the batches in flight from coming back as one.
-    fn pause_after(&self, attempt: u32) -> Duration {
-        let doubled = self.config.backoff.saturating_mul(1 << attempt.saturating_sub(1).min(16));
-        doubled.min(self.config.max_backoff).mul_f64(fastrand::f64().midpoint(1.0))
-    }
-
-    async fn settle(&self, records: &[Record], report: &WriteReport) {
-        self.aside.append(records, report).await;
-        for record in records {
-            let fate = match report.set_aside.iter().find(|aside| aside.id == record.posted.comment.id) {
-                Some(aside) => {
-                    let reason = known(aside.reason);
-                    self.metrics.account.set_aside.get_or_create(&[("reason", reason)]).inc();
-                    warn!(id = %aside.id, reason, detail = %aside.detail, "comment set aside");
-                    Fate::SetAside
-                }
-                None => {
-                    self.metrics.account.stored.inc();
-                    Fate::Stored
-                }
-            };
-            record.posted.settle(fate);
+    /// Asks the store once; with an outbox to go to, for no longer than the patience. When that did not take the batch
+    /// either, the store's own bound is the only one: it may be slow and still take everything.
+    async fn attempt(&self, records: &[Record]) -> Result<WriteReport, StoreError> {
+        let Some(outbox) = &self.outbox else { return self.store.write(records).await };
+        let failed = |detail: &str| Err(StoreError::Transient { detail: detail.to_owned(), source: None });
+        let patience = if outbox.is_full() { Duration::MAX } else { self.config.patience };
+        tokio::select! {
+            biased; // a write that is through counts, however late
+            outcome = timeout(patience, self.store.write(records)) => match outcome {
+                Ok(outcome) => outcome,
+                Err(_) => failed("no answer within the write patience"),
+            },
+            () = self.hurry.cancelled(), if !self.hurry.is_cancelled() => failed("no time left to wait for an answer"),
         }
     }
-}
 
-/// The reason, as the ledger knows it.
-fn known(reason: &'static str) -> &'static str {
-    if SET_ASIDE_REASONS.contains(&reason) { reason } else { "refused" }
+    /// Waits before the next attempt: not beyond the patience, if there is an outbox, and not while the server stops.
+    async fn pause(&self, attempt: u32, begun: Instant) {
+        let backoff = Backoff { first: self.config.backoff, most: self.config.max_backoff };
+        let pause = backoff.pause_after(attempt);
+        if self.outbox.is_none() || begun.elapsed() >= self.config.patience {
+            return sleep(pause).await;
+        }
+        let left = self.config.patience.saturating_sub(begun.elapsed());
+        let _either = timeout(pause.min(left), self.hurry.cancelled()).await;
+    }
 }
 
 #[cfg(test)]

@@ -3,14 +3,13 @@
 //! The hub pushes into it while it holds a room's order; the flusher takes batches out. When it is full, that is a value
 //! ([`PushError::Full`]) which becomes a refusal to the sender alone.
 
-use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tokio::sync::Notify;
 
-use crate::metrics::{Balance, Metrics};
+use crate::metrics::{Ledger, Metrics};
 use crate::model::Posted;
 
 /// Why a comment was not taken. Nothing has happened to it.
@@ -41,6 +40,8 @@ struct Inner {
     sender: Sender<Arc<Posted>>,
     receiver: Receiver<Arc<Posted>>,
     wake: Notify,
+    /// Where each comment goes as well, to be synced before its sender is told.
+    journal: Option<Sender<Arc<Posted>>>,
     /// Why nothing of it can be stored until somebody acts.
     blocked: Mutex<Option<String>>,
     metrics: Arc<Metrics>,
@@ -50,6 +51,17 @@ impl WriteQueue {
     /// A queue for at most `capacity` comments, of which the flusher is woken early when `batch` wait.
     #[must_use]
     pub fn new(capacity: usize, batch: usize, metrics: Arc<Metrics>) -> Self {
+        Self::with_journal(capacity, batch, metrics, None)
+    }
+
+    /// The same, with a journal: every comment taken goes into it, too. A journal that cannot take one makes the queue full.
+    #[must_use]
+    pub fn with_journal(
+        capacity: usize,
+        batch: usize,
+        metrics: Arc<Metrics>,
+        journal: Option<Sender<Arc<Posted>>>,
+    ) -> Self {
         let (sender, receiver) = bounded(capacity);
         Self {
             inner: Arc::new(Inner {
@@ -60,6 +72,7 @@ impl WriteQueue {
                 sender,
                 receiver,
                 wake: Notify::new(),
+                journal,
                 blocked: Mutex::default(),
                 metrics,
             }),
@@ -76,6 +89,13 @@ impl WriteQueue {
         let has_place = |depth: usize| (depth < inner.capacity).then_some(depth + 1);
         let depth = inner.depth.fetch_update(Ordering::AcqRel, Ordering::Acquire, has_place);
         let depth = depth.map_err(|_| PushError::Full)? + 1;
+        if let Some(journal) = &inner.journal {
+            posted.hold();
+            if journal.try_send(Arc::clone(&posted)).is_err() {
+                inner.depth.fetch_sub(1, Ordering::AcqRel);
+                return Err(PushError::Full);
+            }
+        }
         // Counted before the flusher can see it, so that a reader of the ledger never finds more settled than accepted.
         inner.metrics.account.accepted.inc();
         inner.sender.try_send(posted).expect("a place was reserved and `inner` holds the receiver");
@@ -147,7 +167,7 @@ impl WriteQueue {
     /// The account of all accepted comments.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
-        Ledger::read(&self.inner.metrics)
+        self.inner.metrics.account.read()
     }
 }
 
@@ -165,37 +185,6 @@ struct UnderWay<'a>(&'a AtomicUsize);
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Where every accepted comment is: accepted = stored + set aside + unsettled, at every moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
-    /// Taken into the write queue, ever.
-    pub accepted: u64,
-    /// Acknowledged by the store.
-    pub stored: u64,
-    /// Refused by the store for good, each with its reason.
-    pub set_aside: u64,
-}
-
-impl Ledger {
-    fn read(metrics: &Metrics) -> Self {
-        let Balance { accepted, stored, set_aside } = metrics.account.read();
-        Self { accepted, stored, set_aside: set_aside.iter().sum() }
-    }
-
-    /// Accepted, and their fate is still open.
-    #[must_use]
-    pub fn unsettled(&self) -> u64 {
-        self.accepted.saturating_sub(self.stored).saturating_sub(self.set_aside)
-    }
-}
-
-impl fmt::Display for Ledger {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { accepted, stored, set_aside } = self;
-        write!(f, "accepted={accepted} stored={stored} set_aside={set_aside} not_stored={}", self.unsettled())
     }
 }
 
