@@ -5,13 +5,12 @@ use std::time::Duration;
 use bson::doc;
 use danmakud::clock::Clock;
 use danmakud::store::{CommentStore, MongoConfig, MongoStore, StoreError};
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout};
 
 use crate::mongo::{at, comment, config, record, room};
 use crate::support::mongod::{Access, ReplicaSet, until};
+use crate::support::proxy::Proxy;
 
 const BOUND: Duration = Duration::from_millis(1500);
 
@@ -57,15 +56,13 @@ async fn a_server_that_takes_connections_and_says_nothing_is_transient_within_th
 #[tokio::test]
 async fn a_network_that_turns_silent_is_noticed_and_work_goes_on_when_it_is_back() {
     let set = ReplicaSet::shared().await;
-    let (to, silent) = (set.first_address(), watch::Sender::new(false));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let uri = format!("mongodb://{}/?directConnection=true", listener.local_addr().unwrap());
-    let proxy = tokio::spawn(swallow_when_told(listener, to, silent.clone()));
+    let proxy = Proxy::start(set.first_address()).await;
+    let uri = format!("mongodb://{}/?directConnection=true", proxy.address);
 
     let (store, _) = MongoStore::connect(impatient(uri), Clock::system()).await.unwrap();
     let batch = [record(&store, &comment(&room("r1"), 1))];
     store.probe().await.unwrap();
-    silent.send_replace(true);
+    proxy.cut();
     is_transient_in_time(store.write(&batch)).await;
     is_transient_in_time(store.load_recent(&room("r1"), at(0), 5)).await;
     is_transient_in_time(store.count_between(
@@ -76,32 +73,11 @@ async fn a_network_that_turns_silent_is_noticed_and_work_goes_on_when_it_is_back
     ))
     .await;
     is_transient_in_time(store.probe()).await;
-    silent.send_replace(false);
+    proxy.mend();
     // The write that was given up may have been done or not: no document twice either way.
     until("the write succeeds", async || store.write(&batch).await.ok()).await;
     store.probe().await.unwrap();
     assert_eq!(store.load_recent(&room("r1"), at(0), 5).await.unwrap().comments.len(), 1);
-    proxy.abort();
-}
-
-/// Forwards connections; while `silent`, takes everything and passes on nothing.
-async fn swallow_when_told(listener: TcpListener, to: String, silent: watch::Sender<bool>) {
-    loop {
-        let (mut near, _) = listener.accept().await.unwrap();
-        let (to, silent) = (to.clone(), silent.clone());
-        tokio::spawn(async move {
-            let mut silent = silent.subscribe();
-            if !*silent.borrow_and_update() {
-                let mut far = TcpStream::connect(to).await.unwrap();
-                tokio::select! {
-                    _ = copy_bidirectional(&mut near, &mut far) => return,
-                    _ = silent.wait_for(|is_silent| *is_silent) => {}
-                }
-            }
-            // Neither answered nor closed until the silence is over.
-            let _over = silent.wait_for(|is_silent| !is_silent).await;
-        });
-    }
 }
 
 #[tokio::test]
@@ -141,5 +117,30 @@ async fn a_user_that_may_only_read_makes_the_server_unready_until_it_may_write_a
     server::until("readiness tells it", async || answers("store_blocked").await).await;
     admin.run_command(may("readWrite")).await.unwrap();
     server::until("it is ready again", async || answers("ready\n").await).await;
+    assert_eq!(server.metric("danmaku_stored_total").await, 1);
+}
+
+#[tokio::test]
+async fn with_disk_nothing_is_called_accepted_over_http_that_the_disk_does_not_have() {
+    use crate::support::server;
+    let (set, folder) = (ReplicaSet::start(1, Access::Open).await, tempfile::tempdir().unwrap());
+    let config = "[server]\nrequest_timeout = \"1s\"\n[store]\ndurability = \"disk\"\noutbox_max_bytes = 0\n\
+        read_patience = \"500ms\"";
+    let server = server::Start::in_folder(folder.path()).config(config);
+    let server = server.args(&["--mongodb", &set.uri(None)]).run();
+    // A journal that cannot be written, and a store that does not answer.
+    std::fs::remove_dir_all(folder.path().join("journal")).unwrap();
+    set.freeze(0);
+    let guest = "guest=0123456789abcdef";
+    for ack in ["accepted", "stored"] {
+        let comment = serde_json::json!({"text": "x", "nonce": "n1", "ack": ack});
+        let (status, told) = server.post("r1", guest, &comment).await;
+        assert_eq!((status, told["code"].as_str()), (503, Some("not_kept")), "{told}");
+        assert!(told["retryAfterMs"].is_u64(), "{told}");
+    }
+    set.thaw(0);
+    let comment = serde_json::json!({"text": "x", "nonce": "n1", "ack": "stored"});
+    server::until("it is stored", async || server.post("r1", guest, &comment).await.0 == 201).await;
+    assert_eq!(server.metric("danmaku_accepted_total").await, 1, "sent again it is the same comment");
     assert_eq!(server.metric("danmaku_stored_total").await, 1);
 }

@@ -18,7 +18,7 @@ use danmakud::relay::Loopback;
 use danmakud::room::RoomConfig;
 use danmakud::room::Taste;
 use danmakud::store::{
-    AsideFile, CommentStore, Flusher, FlusherConfig, Page, Record, StoreError, WriteQueue, WriteReport,
+    AsideFile, CommentStore, Flusher, FlusherConfig, FlusherParts, Page, Record, StoreError, WriteQueue, WriteReport,
 };
 use danmakud::wire::{JsonEncoder, online};
 use serde_json::{Value, json};
@@ -102,9 +102,13 @@ impl House {
             in_flight: 4,
             backoff: Duration::from_millis(1),
             max_backoff: Duration::from_millis(1),
+            patience: Duration::ZERO,
         };
         let aside = AsideFile::new(std::env::temp_dir().join("never-written"));
-        let flusher = Flusher::new(flushing, queue.clone(), Arc::clone(&store) as _, aside, Arc::clone(&metrics));
+        let flusher = Flusher::new(
+            flushing,
+            FlusherParts::new(queue.clone(), Arc::clone(&store) as _, aside, Arc::clone(&metrics)),
+        );
         let _runs_as_long_as_the_test = flusher.spawn();
         let room = RoomConfig {
             ring: 64,

@@ -11,8 +11,9 @@ use super::support::server::{NO_LIMITS, Server, Start, until};
 use super::support::viewer::Viewer;
 
 /// Every address and method that the server knows.
-const ROUTES: [&str; 10] = [
+const ROUTES: [&str; 11] = [
     "GET /",
+    "GET /api/ledger",
     "GET /api/openapi.json",
     "GET /api/rooms/{room}/comments",
     "GET /assets/{file}",

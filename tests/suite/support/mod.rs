@@ -2,7 +2,9 @@
 
 pub mod follower;
 pub mod mongod;
+pub mod proxy;
 pub mod redis;
 pub mod server;
+pub mod storm;
 pub mod viewer;
 pub mod wire;

@@ -47,12 +47,36 @@ impl ReplicaSet {
 
     /// Starts a set of its own.
     pub async fn start(nodes: usize, access: Access) -> Self {
+        Self::start_with(nodes, access, false).await
+    }
+
+    /// Starts a set of its own in which every node may become the primary; the first one is at first.
+    pub async fn start_of_equals(nodes: usize) -> Self {
+        Self::start_with(nodes, Access::Open, true).await
+    }
+
+    async fn start_with(nodes: usize, access: Access, are_equal: bool) -> Self {
         let mut set = Self { nodes: Vec::new(), access };
         for _node in 0..nodes {
             set.nodes.push(Mongod::start(access).await);
         }
         set.initiate().await;
+        if are_equal {
+            set.make_equal().await;
+        }
         set
+    }
+
+    async fn make_equal(&self) {
+        let admin = direct(&self.first_address()).await.database("admin");
+        let config = admin.run_command(doc! { "replSetGetConfig": 1 }).await.expect("the set is initiated");
+        let mut config = config.get_document("config").expect("it is there").clone();
+        let version = config.get_i32("version").expect("it is a number");
+        config.insert("version", version + 1);
+        for member in config.get_array_mut("members").expect("there are some") {
+            member.as_document_mut().expect("a member").insert("priority", 1);
+        }
+        admin.run_command(doc! { "replSetReconfig": config }).await.expect("it is allowed");
     }
 
     /// A URI for the whole set, with `credentials` such as `user:password` if any.
@@ -71,6 +95,42 @@ impl ReplicaSet {
     pub async fn client(&self) -> Client {
         let credentials = (self.access == Access::Password).then_some(ADMIN);
         Client::with_uri_str(self.uri(credentials)).await.expect("the URI is ours")
+    }
+
+    /// Stops a node where it stands: it takes connections and answers nothing.
+    pub fn freeze(&self, node: usize) {
+        self.nodes[node].signal("STOP");
+    }
+
+    /// Lets a frozen node go on.
+    pub fn thaw(&self, node: usize) {
+        self.nodes[node].signal("CONT");
+    }
+
+    /// Kills a node as `kill -9` does; its data stays.
+    pub fn kill(&self, node: usize) {
+        self.nodes[node].signal("KILL");
+    }
+
+    /// Starts a killed node anew, with its data, where it was.
+    pub async fn restart(&mut self, node: usize) {
+        let access = self.access;
+        self.nodes[node].restart(access).await;
+    }
+
+    /// Which node is the primary now, if any.
+    pub async fn primary(&self) -> Option<usize> {
+        for (number, node) in self.nodes.iter().enumerate() {
+            let admin = direct(&node.address()).await.database("admin");
+            let hello = admin.run_command(doc! { "hello": 1 }).into_future();
+            let hello = tokio::time::timeout(Duration::from_secs(1), hello).await;
+            if let Ok(Ok(hello)) = hello
+                && hello.get_bool("isWritablePrimary").is_ok_and(|is_primary| is_primary)
+            {
+                return Some(number);
+            }
+        }
+        None
     }
 
     /// Kills all nodes but the first.
@@ -133,10 +193,10 @@ pub fn stages(plan: &Document) -> Vec<String> {
 struct Mongod {
     /// A shell that kills the server and removes its data once its standard input is closed, which the kernel does
     /// when this process ends, be it by a panic, an abort or `kill -9`.
-    watchdog: Child,
+    watchdogs: Vec<Child>,
     port: u16,
-    /// Named here as well, so that it is gone when a dropped set has been dropped.
-    _dir: TempDir,
+    /// Its data, log and process id. Named here as well, so that it is gone when a dropped set has been dropped.
+    dir: TempDir,
 }
 
 const WATCHDOG: &str = r#"
@@ -148,7 +208,7 @@ const WATCHDOG: &str = r#"
         echo "mongod has ended" >>"$dir/log"
     } 2>/dev/null &
     read -r _
-    kill -9 "$(cat "$dir/pid")" 2>/dev/null
+    kill -9 "$(cat "$dir/pid" 2>/dev/null)" 2>/dev/null
     wait
     rm -rf "$dir"
 "#;
@@ -161,20 +221,40 @@ impl Mongod {
             let dir = tempfile::tempdir().expect("a temporary folder");
             let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
             let watchdog = spawn(dir.path(), port, access);
-            let log = dir.path().join("log");
-            let node = Self { watchdog, port, _dir: dir };
-            let has_port = until("mongod listens", async || {
-                let log = fs::read_to_string(&log).unwrap_or_default();
-                let is_taken = log.contains("Address already in use");
-                assert!(is_taken || !log.contains("mongod has ended"), "mongod does not start; it says: {log}");
-                (is_taken || log.contains("Waiting for connections")).then_some(!is_taken)
-            })
-            .await;
-            if has_port {
+            let node = Self { watchdogs: vec![watchdog], port, dir };
+            if node.listens().await {
                 return node;
             }
         }
         panic!("mongod found its port taken five times");
+    }
+
+    /// Waits until it listens; gives false when it finds its port taken.
+    async fn listens(&self) -> bool {
+        let log = self.dir.path().join("log");
+        until("mongod listens", async || {
+            let log = fs::read_to_string(&log).unwrap_or_default();
+            let is_taken = log.contains("Address already in use");
+            assert!(is_taken || !log.contains("mongod has ended"), "mongod does not start; it says: {log}");
+            (is_taken || log.contains("Waiting for connections")).then_some(!is_taken)
+        })
+        .await
+    }
+
+    fn pid(&self) -> String {
+        fs::read_to_string(self.dir.path().join("pid")).expect("it runs").trim().to_owned()
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([&format!("-{signal}"), &self.pid()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "mongod has ended before its time");
+    }
+
+    async fn restart(&mut self, access: Access) {
+        let old = PathBuf::from(format!("/proc/{}", self.pid()));
+        until("the killed mongod is gone", async || (!old.exists()).then_some(())).await;
+        self.watchdogs.push(spawn(self.dir.path(), self.port, access));
+        assert!(self.listens().await, "its port is taken");
     }
 
     fn address(&self) -> String {
@@ -184,14 +264,18 @@ impl Mongod {
 
 impl Drop for Mongod {
     fn drop(&mut self) {
-        drop(self.watchdog.stdin.take());
-        let _killed = self.watchdog.wait();
+        for watchdog in self.watchdogs.iter_mut().rev() {
+            drop(watchdog.stdin.take());
+            let _killed = watchdog.wait();
+        }
     }
 }
 
 fn spawn(dir: &Path, port: u16, access: Access) -> Child {
     let data = dir.join("data");
-    fs::create_dir(&data).expect("the folder is ours");
+    fs::create_dir_all(&data).expect("the folder is ours");
+    // What an earlier start has said is no sign of this one.
+    let _not_there_at_first = fs::remove_file(dir.join("log"));
     let mut command = Command::new("sh");
     command.args(["-c", WATCHDOG, "watchdog"]).arg(dir).arg(binary());
     command.arg("--dbpath").arg(data).args(["--port", &port.to_string(), "--bind_ip", "127.0.0.1"]);

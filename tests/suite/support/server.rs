@@ -37,11 +37,13 @@ pub struct End {
 }
 
 /// The account in the last line of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastLine {
     pub accepted: u64,
+    pub recovered: u64,
     pub stored: u64,
     pub set_aside: u64,
+    pub in_outbox: u64,
     pub not_stored: u64,
 }
 
@@ -56,8 +58,10 @@ impl End {
         assert!(line.starts_with("ledger: "), "{self:?}");
         LastLine {
             accepted: field("accepted"),
+            recovered: field("recovered"),
             stored: field("stored"),
             set_aside: field("set_aside"),
+            in_outbox: field("in_outbox"),
             not_stored: field("not_stored"),
         }
     }
