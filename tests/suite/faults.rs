@@ -1,7 +1,7 @@
 //! Plugs are pulled under load; afterwards every promise is held against what MongoDB has, comment by comment.
 //!
 //! Each fault has a short form here. The long one is `soak`: all faults at random, at 5,000 comments a second, for as long
-//! as `DANMAKUD_SOAK_MINUTES` says (30 by default), from the seed that it prints or `DANMAKUD_SOAK_SEED` gives:
+//! as `SOAK_MINUTES` says (30 by default), from the seed that it prints or `SOAK_SEED` gives:
 //!
 //! ```text
 //! cargo test --release --test suite -- --ignored --nocapture soak
@@ -233,7 +233,7 @@ async fn a_kill_under_load_loses_at_most_the_bound_in_memory_and_nothing_on_disk
 #[ignore = "takes half an hour; see the head of this file"]
 async fn soak() {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
-    let (minutes, seed) = (number("DANMAKUD_SOAK_MINUTES").unwrap_or(30), number("DANMAKUD_SOAK_SEED"));
+    let (minutes, seed) = (number("SOAK_MINUTES").unwrap_or(30), number("SOAK_SEED"));
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     println!("soak: {minutes} minutes from seed {seed}");
     let (mut random, end) = (fastrand::Rng::with_seed(seed), Instant::now() + Duration::from_secs(60 * minutes));
