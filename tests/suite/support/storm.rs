@@ -14,8 +14,9 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::viewer::{Seen, Viewer, texts_of};
 
-/// Connections that send.
-const SENDERS: u32 = 4;
+/// Comments a second of each connection, about: few enough that through a long outage no connection has more
+/// acknowledgements open than one may, which is 4,096.
+const EACH_PER_SEC: u32 = 100;
 
 /// The room of it all.
 pub const ROOM: &str = "storm";
@@ -63,9 +64,10 @@ impl Storm {
         let is_over = watch::Sender::new(false);
         let watcher = Viewer::join(address, ROOM, "").await;
         let watcher = tokio::spawn(watch_for_pauses(watcher, is_over.subscribe()));
-        let every = Duration::from_secs(1) * SENDERS / per_sec;
+        let count = per_sec.div_ceil(EACH_PER_SEC);
+        let every = Duration::from_secs(1) * count / per_sec;
         let sender = |n| tokio::spawn(send(address, format!("{name}-{n}"), every, is_over.subscribe()));
-        let senders = (0..SENDERS).map(sender).collect();
+        let senders = (0..count).map(sender).collect();
         Self { is_over, senders, watcher }
     }
 
