@@ -112,8 +112,8 @@ impl Wheel {
             }
             let Some(link) = weak.upgrade() else { continue };
             let next = inner.look(&link, now);
-            // Not later than either: who answers at once and then goes silent must be asked in time, too.
-            inner.put(next.clamp(now + 1, now + inner.timeout.min(inner.interval).max(1)), weak);
+            // Not later than that with a longer timeout either: who answers at once and then goes silent is asked in time.
+            inner.put(next.clamp(now + 1, now + inner.interval.max(1)), weak);
         }
     }
 }

@@ -11,8 +11,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use bson::{Document, doc};
-use futures_util::TryStreamExt as _;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
@@ -40,18 +38,6 @@ fn start(folder: &Path, uri: &str, more: &str) -> Server {
     Start::in_folder(folder).config(NO_LIMITS).config(&config).args(&["--mongodb", uri]).run()
 }
 
-/// How often each text is in MongoDB.
-async fn stored(set: &ReplicaSet) -> HashMap<String, u32> {
-    let comments = set.client().await.database("danmakud").collection::<Document>("danmaku");
-    let mut texts = HashMap::new();
-    let read = comments.find(doc! {}).projection(doc! { "content": 1 }).batch_size(10_000);
-    let mut cursor = read.await.expect("it is back");
-    while let Some(comment) = cursor.try_next().await.expect("it stays") {
-        *texts.entry(comment.get_str("content").expect("a text").to_owned()).or_default() += 1;
-    }
-    texts
-}
-
 /// Waits until the server has nothing left to store.
 async fn settled(server: &Server) {
     until("everything is stored", async || {
@@ -75,7 +61,7 @@ async fn nothing_lost(server: Server, set: &ReplicaSet, (promised, pause): (Prom
     let answered = promised.acknowledged().count() as u64;
     assert_eq!(answered, promised.sent, "every send was acknowledged");
     settled(&server).await;
-    let texts = stored(set).await;
+    let texts = set.texts().await;
     each_once(&texts, promised.acknowledged());
     let (_, ledger) = server.get("/api/ledger").await;
     assert_eq!((&ledger["accepted"], &ledger["stored"]), (&promised.sent.into(), &promised.sent.into()), "{ledger}");
@@ -168,7 +154,7 @@ async fn stopped(force: Force, health: Health) -> String {
     }
     let end = the_next_life(&folder, &set, "").await;
     assert_eq!((end.code, end.ledger().recovered), (Some(0), ledger.in_outbox), "{end:?}");
-    each_once(&stored(&set).await, promised.acknowledged());
+    each_once(&set.texts().await, promised.acknowledged());
     format!("{acknowledged} acknowledged, stopped within {took:?}, {} through the outbox", ledger.in_outbox)
 }
 
@@ -190,7 +176,7 @@ async fn killed(force: Force, durability: &str) -> (usize, String) {
     let _end = server.end().await;
     let (promised, _) = storm.end().await;
     the_next_life(&folder, &set, &durability).await;
-    let texts = stored(&set).await;
+    let texts = set.texts().await;
     each_once(&texts, promised.stored.iter());
     let lost = promised.accepted.iter().filter(|text| !texts.contains_key(*text)).count();
     let accepted = promised.accepted.len();

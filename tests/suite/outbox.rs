@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use bson::{Document, doc};
-use futures_util::TryStreamExt as _;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -20,17 +18,6 @@ const IMPATIENT: &str = "[store]\nwrite_patience = \"300ms\"\n[mongodb]\nconnect
 fn start(folder: &Path, set: &ReplicaSet, config: &str) -> Server {
     let server = Start::in_folder(folder).config(NO_LIMITS).config(IMPATIENT).config(config);
     server.args(&["--mongodb", &set.uri(None)]).run()
-}
-
-/// How often each text is in MongoDB.
-async fn stored(set: &ReplicaSet) -> HashMap<String, usize> {
-    let comments = set.client().await.database("danmakud").collection::<Document>("danmaku");
-    let mut texts = HashMap::new();
-    let mut cursor = comments.find(doc! {}).await.expect("it is back");
-    while let Some(comment) = cursor.try_next().await.expect("it stays") {
-        *texts.entry(comment.get_str("content").expect("a text").to_owned()).or_default() += 1;
-    }
-    texts
 }
 
 async fn ledger(server: &Server) -> LastLine {
@@ -68,7 +55,7 @@ async fn say_numbers(viewer: &mut Viewer, numbers: std::ops::Range<u32>) {
     }
 }
 
-fn each_once(texts: &HashMap<String, usize>, count: u32) {
+fn each_once(texts: &HashMap<String, u32>, count: u32) {
     assert!((0..count).all(|number| texts.get(&number.to_string()) == Some(&1)), "{texts:?}");
 }
 
@@ -93,7 +80,7 @@ async fn while_mongodb_is_frozen_comments_wait_on_the_disk_and_senders_hear_of_i
     until_stored(&server, 40).await;
     say_numbers(&mut ann, 40..50).await;
     until_stored(&server, 50).await;
-    each_once(&stored(&set).await, 50);
+    each_once(&set.texts().await, 50);
     let end = server.stop().await;
     assert_eq!(end.code, Some(0), "{end:?}");
     assert_eq!(end.ledger(), LastLine { accepted: 50, stored: 50, ..LastLine::default() });
@@ -117,7 +104,7 @@ async fn what_is_left_in_the_outbox_at_the_end_is_sent_after_the_next_start() {
     let server = start(folder.path(), &set, config);
     until_stored(&server, 30).await;
     assert_eq!(ledger(&server).await.recovered, 30);
-    each_once(&stored(&set).await, 50);
+    each_once(&set.texts().await, 50);
     let end = server.stop().await;
     let expected = LastLine { recovered: 30, stored: 30, ..LastLine::default() };
     assert_eq!((end.code, end.ledger()), (Some(0), expected), "{end:?}");
@@ -136,7 +123,7 @@ async fn the_outbox_survives_a_kill() {
     set.thaw(0);
     let server = start(folder.path(), &set, "");
     until_stored(&server, 100).await;
-    each_once(&stored(&set).await, 100);
+    each_once(&set.texts().await, 100);
 }
 
 #[tokio::test]
@@ -157,8 +144,8 @@ async fn with_disk_durability_a_kill_loses_nothing_acknowledged() {
     server.signal("KILL");
     assert_eq!(server.end().await.code, None);
     let server = begin(IMPATIENT);
-    until("all is stored", async || stored(&set).await.len() == COUNT as usize).await;
-    each_once(&stored(&set).await, COUNT);
+    until("all is stored", async || set.texts().await.len() == COUNT as usize).await;
+    each_once(&set.texts().await, COUNT);
     let end = server.stop().await;
     assert_eq!((end.code, end.ledger().not_stored, end.ledger().in_outbox), (Some(0), 0, 0), "{end:?}");
 }

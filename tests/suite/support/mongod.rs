@@ -1,5 +1,6 @@
 //! Starts real `mongod` processes, as replica sets, and sees to it that none outlives the test process.
 
+use std::collections::HashMap;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bson::{Document, doc};
+use futures_util::TryStreamExt as _;
 use mongodb::Client;
 use mongodb::options::ClientOptions;
 use tempfile::TempDir;
@@ -95,6 +97,18 @@ impl ReplicaSet {
     pub async fn client(&self) -> Client {
         let credentials = (self.access == Access::Password).then_some(ADMIN);
         Client::with_uri_str(self.uri(credentials)).await.expect("the URI is ours")
+    }
+
+    /// How often each text is in the collection that the server keeps its comments in by default.
+    pub async fn texts(&self) -> HashMap<String, u32> {
+        let comments = self.client().await.database("danmakud").collection::<Document>("danmaku");
+        let mut texts = HashMap::new();
+        let read = comments.find(doc! {}).projection(doc! { "content": 1 }).batch_size(10_000);
+        let mut cursor = read.await.expect("it is back");
+        while let Some(comment) = cursor.try_next().await.expect("it stays") {
+            *texts.entry(comment.get_str("content").expect("a text").to_owned()).or_default() += 1;
+        }
+        texts
     }
 
     /// Stops a node where it stands: it takes connections and answers nothing.
