@@ -14,7 +14,7 @@
 
 mod material;
 #[allow(dead_code, reason = "tests need more of it")]
-#[path = "../tests/suite/support/mongod.rs"]
+#[path = "../tests/suite/support/mongod/mod.rs"]
 mod mongod;
 
 use std::fmt;

@@ -1,16 +1,29 @@
-//! A network that can be cut: connections go through it, or into nothing.
+//! A network that can be cut or slow: connections go through it, or into nothing.
 
+use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+/// How a network fares.
+#[derive(Clone, Copy)]
+struct Way {
+    /// Connections from before the last cut are cut.
+    cuts: u32,
+    is_silent: bool,
+    /// So long takes each piece that the server sends.
+    delay: Duration,
+}
 
 /// Stands between a client and a server. It ends with this handle.
 pub struct Proxy {
     pub address: SocketAddr,
-    silent: watch::Sender<bool>,
+    way: watch::Sender<Way>,
     task: JoinHandle<()>,
 }
 
@@ -18,19 +31,30 @@ impl Proxy {
     /// In front of the server at `to`.
     pub async fn start(to: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let (address, silent) = (listener.local_addr().expect("it is bound"), watch::Sender::new(false));
-        let task = tokio::spawn(forward(listener, to, silent.clone()));
-        Self { address, silent, task }
+        let address = listener.local_addr().expect("it is bound");
+        let way = watch::Sender::new(Way { cuts: 0, is_silent: false, delay: Duration::ZERO });
+        let task = tokio::spawn(forward(listener, to, way.clone()));
+        Self { address, way, task }
     }
 
     /// From now on it takes everything and passes on nothing, and neither answers nor closes.
     pub fn cut(&self) {
-        self.silent.send_replace(true);
+        self.way.send_modify(|way| (way.cuts, way.is_silent) = (way.cuts + 1, true));
     }
 
-    /// It passes on what new connections bring; those that were cut are closed.
+    /// It passes on what new connections bring, without delay; those that were cut are closed.
     pub fn mend(&self) {
-        self.silent.send_replace(false);
+        self.way.send_modify(|way| (way.is_silent, way.delay) = (false, Duration::ZERO));
+    }
+
+    /// Closes all connections, and takes new ones.
+    pub fn hang_up(&self) {
+        self.way.send_modify(|way| way.cuts += 1);
+    }
+
+    /// From now on each piece that the server sends takes so long.
+    pub fn slow_down(&self, delay: Duration) {
+        self.way.send_modify(|way| way.delay = delay);
     }
 }
 
@@ -40,20 +64,44 @@ impl Drop for Proxy {
     }
 }
 
-async fn forward(listener: TcpListener, to: String, silent: watch::Sender<bool>) {
+async fn forward(listener: TcpListener, to: String, way: watch::Sender<Way>) {
     loop {
         let (mut near, _) = listener.accept().await.expect("connections can be taken");
-        let (to, silent) = (to.clone(), silent.clone());
+        let (to, mut way) = (to.clone(), way.subscribe());
         tokio::spawn(async move {
-            let mut silent = silent.subscribe();
-            if !*silent.borrow_and_update() {
-                let mut far = TcpStream::connect(to).await.expect("the server listens");
+            let born = *way.borrow_and_update();
+            if !born.is_silent {
+                // A server that is away is one to which no connection is made.
+                let Ok(mut far) = TcpStream::connect(to).await else { return };
+                let delay = way.clone();
                 tokio::select! {
-                    _ = copy_bidirectional(&mut near, &mut far) => return,
-                    _ = silent.wait_for(|is_silent| *is_silent) => {}
+                    _ended = pass_on(&mut near, &mut far, delay) => return,
+                    _cut = way.wait_for(|way| way.cuts != born.cuts) => {}
                 }
             }
-            let _over = silent.wait_for(|is_silent| !is_silent).await;
+            let _over = way.wait_for(|way| !way.is_silent).await;
         });
     }
+}
+
+/// Passes on both ways until one of them fails, or both have ended.
+async fn pass_on(near: &mut TcpStream, far: &mut TcpStream, way: watch::Receiver<Way>) -> io::Result<()> {
+    let ((mut from_near, mut to_near), (mut from_far, mut to_far)) = (near.split(), far.split());
+    let forth = async {
+        copy(&mut from_near, &mut to_far).await?;
+        to_far.shutdown().await
+    };
+    let back = async {
+        let mut piece = vec![0; 64 * 1024];
+        loop {
+            let length = from_far.read(&mut piece).await?;
+            if length == 0 {
+                return to_near.shutdown().await;
+            }
+            let delay = way.borrow().delay;
+            sleep(delay).await;
+            to_near.write_all(&piece[..length]).await?;
+        }
+    };
+    tokio::try_join!(forth, back).map(drop)
 }

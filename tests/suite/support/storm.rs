@@ -38,7 +38,7 @@ pub struct Promised {
 }
 
 impl Promised {
-    fn add(&mut self, other: Self) {
+    pub fn add(&mut self, other: Self) {
         self.sent += other.sent;
         self.accepted.extend(other.accepted);
         self.stored.extend(other.stored);
@@ -71,10 +71,15 @@ impl Storm {
         Self { is_over, senders, watcher }
     }
 
+    /// Ends the sending; what was sent may still be answered.
+    pub fn hush(&self) {
+        self.is_over.send_replace(true);
+    }
+
     /// Ends the sending, waits for the last answers, and gives what was promised and the longest time in which the
     /// viewer got nothing. Senders whose connection has gone give what they had heard until then.
     pub async fn end(self) -> (Promised, Duration) {
-        self.is_over.send_replace(true);
+        self.hush();
         let mut promised = Promised::default();
         for sender in self.senders {
             promised.add(sender.await.expect("a sender does not panic"));

@@ -1,20 +1,21 @@
 //! Starts real `mongod` processes, as replica sets, and sees to it that none outlives the test process.
 
+mod disk;
+mod node;
+
 use std::collections::HashMap;
-use std::fs;
-use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Document, doc};
 use futures_util::TryStreamExt as _;
 use mongodb::Client;
 use mongodb::options::ClientOptions;
-use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
+
+use self::disk::Disk;
+use self::node::Mongod;
 
 /// Starting takes about a second; a loaded machine gets a minute.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,6 +53,14 @@ impl ReplicaSet {
         Self::start_with(nodes, access, false).await
     }
 
+    /// Starts a set of one whose data is on a disk of so many MiB, which [`ReplicaSet::fill_disk`] fills.
+    pub async fn start_on_small_disk(mib: u32) -> Self {
+        let disk = Arc::new(Disk::mount(mib));
+        let set = Self { nodes: vec![Mongod::start(Access::Open, Some(disk)).await], access: Access::Open };
+        set.initiate().await;
+        set
+    }
+
     /// Starts a set of its own in which every node may become the primary; the first one is at first.
     pub async fn start_of_equals(nodes: usize) -> Self {
         Self::start_with(nodes, Access::Open, true).await
@@ -60,7 +69,7 @@ impl ReplicaSet {
     async fn start_with(nodes: usize, access: Access, are_equal: bool) -> Self {
         let mut set = Self { nodes: Vec::new(), access };
         for _node in 0..nodes {
-            set.nodes.push(Mongod::start(access).await);
+            set.nodes.push(Mongod::start(access, None).await);
         }
         set.initiate().await;
         if are_equal {
@@ -130,6 +139,30 @@ impl ReplicaSet {
     pub async fn restart(&mut self, node: usize) {
         let access = self.access;
         self.nodes[node].restart(access).await;
+    }
+
+    /// Takes all the room that a small disk still has.
+    pub fn fill_disk(&self) {
+        self.nodes[0].disk.as_ref().expect("it is on a small disk").fill();
+    }
+
+    /// Gives the room back.
+    pub fn free_disk(&self) {
+        self.nodes[0].disk.as_ref().expect("it is on a small disk").free();
+    }
+
+    /// Whether a node runs, be it frozen.
+    pub fn is_running(&self, node: usize) -> bool {
+        self.nodes[node].is_running()
+    }
+
+    /// Runs an administrator's command on one node.
+    pub async fn command(&self, node: usize, command: Document) -> mongodb::error::Result<Document> {
+        let client = match self.access {
+            Access::Open => direct(&self.nodes[node].address()).await,
+            Access::Password => self.client().await,
+        };
+        client.database("admin").run_command(command).await
     }
 
     /// Which node is the primary now, if any.
@@ -202,125 +235,4 @@ pub fn stages(plan: &Document) -> Vec<String> {
         all.extend(stages(input));
     }
     all
-}
-
-struct Mongod {
-    /// A shell that kills the server and removes its data once its standard input is closed, which the kernel does
-    /// when this process ends, be it by a panic, an abort or `kill -9`.
-    watchdogs: Vec<Child>,
-    port: u16,
-    /// Its data, log and process id. Named here as well, so that it is gone when a dropped set has been dropped.
-    dir: TempDir,
-}
-
-const WATCHDOG: &str = r#"
-    dir=$1; shift
-    {
-        "$@" >"$dir/log" 2>&1 </dev/null &
-        echo $! >"$dir/pid"
-        wait $!
-        echo "mongod has ended" >>"$dir/log"
-    } 2>/dev/null &
-    read -r _
-    kill -9 "$(cat "$dir/pid" 2>/dev/null)" 2>/dev/null
-    wait
-    rm -rf "$dir"
-"#;
-
-impl Mongod {
-    /// `mongod` cannot be told port 0. The port that was free a moment ago may be taken when it binds; then another is
-    /// tried.
-    async fn start(access: Access) -> Self {
-        for _attempt in 0..5 {
-            let dir = tempfile::tempdir().expect("a temporary folder");
-            let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
-            let watchdog = spawn(dir.path(), port, access);
-            let node = Self { watchdogs: vec![watchdog], port, dir };
-            if node.listens().await {
-                return node;
-            }
-        }
-        panic!("mongod found its port taken five times");
-    }
-
-    /// Waits until it listens; gives false when it finds its port taken.
-    async fn listens(&self) -> bool {
-        let log = self.dir.path().join("log");
-        until("mongod listens", async || {
-            let log = fs::read_to_string(&log).unwrap_or_default();
-            let is_taken = log.contains("Address already in use");
-            assert!(is_taken || !log.contains("mongod has ended"), "mongod does not start; it says: {log}");
-            (is_taken || log.contains("Waiting for connections")).then_some(!is_taken)
-        })
-        .await
-    }
-
-    fn pid(&self) -> String {
-        fs::read_to_string(self.dir.path().join("pid")).expect("it runs").trim().to_owned()
-    }
-
-    fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([&format!("-{signal}"), &self.pid()]).status();
-        assert!(sent.is_ok_and(|status| status.success()), "mongod has ended before its time");
-    }
-
-    async fn restart(&mut self, access: Access) {
-        let old = PathBuf::from(format!("/proc/{}", self.pid()));
-        until("the killed mongod is gone", async || (!old.exists()).then_some(())).await;
-        self.watchdogs.push(spawn(self.dir.path(), self.port, access));
-        assert!(self.listens().await, "its port is taken");
-    }
-
-    fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
-    }
-}
-
-impl Drop for Mongod {
-    fn drop(&mut self) {
-        for watchdog in self.watchdogs.iter_mut().rev() {
-            drop(watchdog.stdin.take());
-            let _killed = watchdog.wait();
-        }
-    }
-}
-
-fn spawn(dir: &Path, port: u16, access: Access) -> Child {
-    let data = dir.join("data");
-    fs::create_dir_all(&data).expect("the folder is ours");
-    // What an earlier start has said is no sign of this one.
-    let _not_there_at_first = fs::remove_file(dir.join("log"));
-    let mut command = Command::new("sh");
-    command.args(["-c", WATCHDOG, "watchdog"]).arg(dir).arg(binary());
-    command.arg("--dbpath").arg(data).args(["--port", &port.to_string(), "--bind_ip", "127.0.0.1"]);
-    command.args(["--replSet", "rs0", "--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "64"]);
-    // Without the diagnostics the server writes nothing of its own each second.
-    command.args([
-        "--setParameter",
-        "ttlMonitorSleepSecs=1",
-        "--setParameter",
-        "diagnosticDataCollectionEnabled=false",
-    ]);
-    command.arg("--nounixsocket");
-    if access == Access::Password {
-        let key = dir.join("key");
-        fs::write(&key, "MembersOfTheSetKnowEachOtherByThis").expect("the folder is ours");
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file is ours");
-        command.arg("--keyFile").arg(key);
-    }
-    command.stdin(Stdio::piped()).spawn().expect("there is a shell")
-}
-
-/// The server's executable: `MONGOD`, else from `PATH`, else where `tests/services.sh` puts one.
-fn binary() -> PathBuf {
-    let named = std::env::var_os("MONGOD").map(PathBuf::from);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|dir| dir.join("mongod"));
-    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join(".services/mongod");
-    named
-        .into_iter()
-        .chain(on_path)
-        .chain([fetched])
-        .find(|candidate| candidate.is_file())
-        .expect("there is no mongod to test with: run tests/run.sh, which finds or fetches one")
 }
