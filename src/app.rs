@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::timeout_at;
-use tracing::{info, warn};
+use tokio::time::{sleep, timeout_at};
+use tracing::{debug, error, info, warn};
 
 use crate::admission::Admission;
 use crate::clock::Clock;
@@ -18,11 +18,14 @@ use crate::metrics::{Ledger, Metrics};
 use crate::relay::{Heard, Loopback, RedisRelay, Relay};
 use crate::server::{self, Doors, Readiness, Wheel};
 use crate::shutdown::Shutdown;
-use crate::store::{CommentStore, EmbeddedStore, MongoStore, StoreError, WritePath, WritePathConfig};
+use crate::store::{CommentStore, EmbeddedStore, IndexChange, MongoStore, StoreError, WritePath, WritePathConfig};
 use crate::wire;
 
 /// How often rooms are looked after.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
+
+/// How long after a failed attempt a MongoDB that was away at the start is prepared again.
+const PREPARE_AGAIN: Duration = Duration::from_secs(1);
 
 /// A server that takes connections.
 pub struct App {
@@ -58,7 +61,9 @@ impl App {
             .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
         let listener = server::bind(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
         let kind = config.store.kind();
-        let store = open_store(config.store, &clock).await?;
+        // A folder with an outbox has been used with MongoDB: the address is not a slip of the first day.
+        let has_served = config.outbox.as_ref().is_some_and(|outbox| outbox.dir.exists());
+        let store = open_store(config.store, &clock, has_served).await?;
         let (relay, heard) = open_relay(config.redis, &metrics).await?;
         let write_path = WritePath::begin(
             WritePathConfig {
@@ -145,17 +150,22 @@ impl App {
     }
 }
 
-async fn open_store(config: StoreConfig, clock: &Clock) -> Result<Arc<dyn CommentStore>> {
+/// Opens the store. A MongoDB that is away is waited for beside the serving if the data folder `has_served` before.
+async fn open_store(config: StoreConfig, clock: &Clock, has_served: bool) -> Result<Arc<dyn CommentStore>> {
     match config {
         StoreConfig::Mongo(config) => {
             let shown = config.shown_uri();
             // Without its sources, which repeat it with all that the driver knows.
             let failed = |error: StoreError| anyhow!("cannot use MongoDB at {shown}: {error}");
-            let (store, changes) = MongoStore::connect(config, clock.clone()).await.map_err(failed)?;
-            for change in changes {
-                info!(%change, "index");
+            let store = MongoStore::open(config, clock.clone()).await.map_err(failed)?;
+            match store.prepare().await {
+                Ok(changes) => tell_prepared(&changes),
+                Err(error) if has_served && error.is_transient() => {
+                    warn!(%error, "MongoDB is away; comments wait in the outbox until it is back");
+                    tokio::spawn(prepare_later(store.clone()));
+                }
+                Err(error) => return Err(failed(error)),
             }
-            info!("comments are kept in MongoDB");
             Ok(Arc::new(store))
         }
         StoreConfig::Embedded(config) => {
@@ -164,6 +174,25 @@ async fn open_store(config: StoreConfig, clock: &Clock) -> Result<Arc<dyn Commen
             store.spawn_retention(bucket);
             info!(dir, "comments are kept in the embedded store");
             Ok(Arc::new(store))
+        }
+    }
+}
+
+fn tell_prepared(changes: &[IndexChange]) {
+    for change in changes {
+        info!(%change, "index");
+    }
+    info!("comments are kept in MongoDB");
+}
+
+/// Prepares a MongoDB that was away at the start, once it is there.
+async fn prepare_later(store: MongoStore) {
+    loop {
+        sleep(PREPARE_AGAIN).await;
+        match store.prepare().await {
+            Ok(changes) => return tell_prepared(&changes),
+            Err(error) if error.is_transient() => debug!(%error, "MongoDB is still away"),
+            Err(error) => error!(%error, "MongoDB cannot be used until somebody acts"),
         }
     }
 }

@@ -111,6 +111,27 @@ async fn what_is_left_in_the_outbox_at_the_end_is_sent_after_the_next_start() {
 }
 
 #[tokio::test]
+async fn a_server_that_has_served_before_starts_without_mongodb_and_prepares_it_later() {
+    let (mut set, folder) = (ReplicaSet::start(1, Access::Open).await, tempfile::tempdir().unwrap());
+    assert_eq!(start(folder.path(), &set, "").stop().await.code, Some(0));
+    set.client().await.database("danmakud").drop().await.unwrap();
+    set.kill(0);
+    let server = start(folder.path(), &set, "");
+    let mut ann = Viewer::join(server.address, "r1", "").await;
+    let mut bob = Viewer::join(server.address, "r1", "").await;
+    say_numbers(&mut ann, 0..20).await;
+    assert_eq!(bob.texts(20).await, (0..20).map(|number| number.to_string()).collect::<Vec<_>>());
+    until("it says that it is not ready", async || server.request("GET", "/readyz", "").await.0 == 503).await;
+    set.restart(0).await;
+    until_stored(&server, 20).await;
+    each_once(&set.texts().await, 20);
+    let danmaku = set.client().await.database("danmakud").collection::<bson::Document>("danmaku");
+    until("its indexes are there", async || danmaku.list_index_names().await.is_ok_and(|names| names.len() == 3)).await;
+    until("it says that it is ready", async || server.request("GET", "/readyz", "").await.0 == 200).await;
+    assert_eq!(server.stop().await.code, Some(0));
+}
+
+#[tokio::test]
 async fn the_outbox_survives_a_kill() {
     let (set, folder) = (ReplicaSet::start(1, Access::Open).await, tempfile::tempdir().unwrap());
     let server = start(folder.path(), &set, "");

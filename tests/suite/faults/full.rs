@@ -37,6 +37,8 @@ pub async fn outbox_full(force: Force) -> Told {
     let send = |n| tokio::spawn(send_until_over(server.address, format!("full-{n}"), is_over.subscribe()));
     let senders: Vec<JoinHandle<Promised>> = (0..SENDERS).map(send).collect();
     let begun = Instant::now();
+    // A sender may be refused earlier, while the flusher still has patience with the store.
+    until("the outbox is full", async || (server.metric("danmaku_outbox_refused_total").await > 0).then_some(())).await;
     until("a sender is refused", async || (server.sum("danmaku_refused_total").await > 0).then_some(())).await;
     let (full_after, memory_when_full) = (begun.elapsed(), server.memory_kib());
     let mut most_memory = memory_when_full;
