@@ -67,12 +67,12 @@ pub async fn all_at_once(force: Force) -> Told {
         sleep(force.lasts.mul_f64(random.f64() / 4.0)).await;
         faults += 1;
         match random.u32(0..8) {
-            0..6 => change(&mut set, &mut nodes, &mut random).await,
-            _ if nodes == [Node::Well; 3] => {
+            0..5 => change(&mut set, &mut nodes, &mut random).await,
+            5 => heal(&mut set, &mut nodes).await,
+            _ => {
                 life.end(if random.bool() { "TERM" } else { "KILL" }).await;
                 life.begin(force).await;
             }
-            _ => heal(&mut set, &mut nodes).await,
         }
     }
     heal(&mut set, &mut nodes).await;
