@@ -204,6 +204,11 @@ impl Hub {
         self.inner.parts.queue.ledger()
     }
 
+    /// Waits until nothing more becomes of any comment, near the end of a stop. Cancellation-safe.
+    pub async fn settled(&self) {
+        self.inner.parts.queue.settled().await;
+    }
+
     /// Takes no more comments. Returns once none is being taken any more.
     pub async fn close_intake(&self) {
         self.inner.parts.queue.close().await;

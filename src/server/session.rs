@@ -145,6 +145,8 @@ impl Session {
                         return Some(CloseReason::SlowConsumer);
                     }
                 }
+                // Acknowledgements that are still owed would never come.
+                () = self.doors.hub.settled(), if leave.is_some() && !is_quit => self.acks = None,
                 () = self.link.seat.viewer().blocked() => {
                     if self.link.is_lost() && !self.still_takes_something() {
                         return Some(CloseReason::PingTimeout);

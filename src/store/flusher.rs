@@ -15,6 +15,7 @@ use super::outbox::Outbox;
 use super::outcomes::{Backoff, Outcomes};
 use super::queue::WriteQueue;
 use super::settle::Settler;
+use super::turns::{Turn, Turns};
 use crate::metrics::{Metrics, Place};
 use crate::model::Posted;
 
@@ -98,21 +99,22 @@ impl Flusher {
         let mut flushes = JoinSet::new();
         let mut ticks = interval(self.config.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut turns = Turns::default();
         loop {
-            // Closed is not enough: a push that began before may still be under way.
-            let is_last = self.queue.is_sealed();
             // A tick takes what there is; a full batch does not wait for the tick.
-            let at_least = tokio::select! {
-                _ = ticks.tick() => 1,
-                () = self.queue.woken() => if is_last { 1 } else { self.config.batch },
+            let is_woken_early = tokio::select! {
+                _ = ticks.tick() => false,
+                () = self.queue.woken() => true,
             };
+            // Closed is not enough: a push that began before may still be under way. Nothing gets any fuller after it.
+            let is_last = self.queue.is_sealed();
+            let at_least = if is_woken_early && !is_last { self.config.batch } else { 1 };
             while self.queue.len() >= at_least {
                 // The slot comes first: while the store is slow, the next batch grows instead of waiting half empty.
                 let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-                let batch = self.queue.take(self.most());
-                let flusher = self.clone();
+                let (batch, turn, flusher) = (self.queue.take(self.most()), turns.next(), self.clone());
                 flushes.spawn(async move {
-                    flusher.flush(batch).await;
+                    flusher.flush(batch, turn).await;
                     drop(slot);
                 });
             }
@@ -126,54 +128,67 @@ impl Flusher {
 
     /// Most comments to take out at a time: for the outbox many, for each time costs a sync.
     fn most(&self) -> usize {
-        let is_for_outbox = self.hurry.is_cancelled() || self.outbox.as_ref().is_some_and(Outbox::is_in_use);
-        if self.outbox.is_some() && is_for_outbox { self.config.batch.max(PARKED_BATCH) } else { self.config.batch }
+        if self.is_for_outbox() { self.config.batch.max(PARKED_BATCH) } else { self.config.batch }
     }
 
-    /// Writes one batch, trying until the store has said of every comment what became of it, or the outbox has them.
-    async fn flush(&self, batch: Vec<Arc<Posted>>) {
+    /// Whether the next batch goes to the outbox before the store is asked.
+    fn is_for_outbox(&self) -> bool {
+        self.outbox.as_ref().is_some_and(|outbox| outbox.is_in_use() || self.hurry.is_cancelled())
+    }
+
+    /// Sees to it that a batch is in the outbox, or that the store has said of every comment what became of it.
+    async fn flush(&self, batch: Vec<Arc<Posted>>, turn: Turn) {
         let span = info_span!("flush", batch = batch.len());
         let records: Vec<Record> =
             batch.into_iter().map(|posted| Record { bytes: self.store.encode(&posted.comment), posted }).collect();
-        if let Some(report) = self.write(&records).instrument(span).await {
-            self.settler.settle(&records, &report, Place::Memory).await;
+        self.bring(&records, turn).instrument(span).await;
+    }
+
+    async fn bring(&self, records: &[Record], turn: Turn) {
+        if self.is_for_outbox() && self.park(records, &turn).await {
+            drop(turn);
+            return self.try_store(records).await;
+        }
+        for records in records.chunks(self.config.batch) {
+            if let Some(report) = self.write(records, &turn).await {
+                self.settler.settle(records, &report, Place::Memory).await;
+            }
         }
     }
 
     /// Gives what the store said; `None` when the outbox has the batch.
-    async fn write(&self, records: &[Record]) -> Option<WriteReport> {
+    async fn write(&self, records: &[Record], turn: &Turn) -> Option<WriteReport> {
         let begun = Instant::now();
         let mut attempt = 0;
         loop {
-            if self.is_impatient(begun) && self.park(records).await {
-                return None;
-            }
             attempt += 1;
-            match self.attempt(records).await {
+            match self.attempt(records, begun).await {
                 Ok(report) => {
-                    self.outcomes.succeeded(begun);
-                    if let Some(outbox) = &self.outbox {
-                        outbox.set_in_use(false);
-                    }
+                    self.succeeded(begun);
                     return Some(report);
                 }
-                Err(failure) => {
-                    self.outcomes.failed(&failure, attempt);
-                    self.pause(attempt, begun).await;
-                }
+                Err(failure) => self.outcomes.failed(&failure, attempt),
+            }
+            self.pause(attempt, begun).await;
+            let is_impatient = self.is_for_outbox() || begun.elapsed() >= self.config.patience;
+            if is_impatient && self.park(records, turn).await {
+                return None;
             }
         }
     }
 
-    /// Whether a batch that was begun then should go to the outbox rather than be tried again.
-    fn is_impatient(&self, begun: Instant) -> bool {
-        let is_away = self.outbox.as_ref().is_some_and(|outbox| outbox.is_in_use() && !outbox.may_try_store());
-        is_away || self.hurry.is_cancelled() || begun.elapsed() >= self.config.patience
+    fn succeeded(&self, begun: Instant) {
+        self.outcomes.succeeded(begun);
+        if let Some(outbox) = &self.outbox {
+            outbox.set_in_use(false);
+        }
     }
 
-    /// Puts a batch into the outbox, if there is one that takes it.
-    async fn park(&self, records: &[Record]) -> bool {
+    /// Puts a batch into the outbox, if there is one that takes it, after those that were taken out of the queue before.
+    async fn park(&self, records: &[Record], turn: &Turn) -> bool {
         let Some(outbox) = &self.outbox else { return false };
+        // An earlier batch has been tried for as long by then; if it is not through, the outbox takes neither.
+        let _come_or_not = timeout(self.config.patience, turn.come()).await;
         match outbox.park(records).await {
             Ok(()) => true,
             Err(error) => {
@@ -184,15 +199,31 @@ impl Flusher {
         }
     }
 
-    /// Asks the store once; with an outbox to go to, for no longer than the patience. When that did not take the batch
-    /// either, the store's own bound is the only one: it may be slow and still take everything.
-    async fn attempt(&self, records: &[Record]) -> Result<WriteReport, StoreError> {
+    /// Now and then asks the store to take comments that are in the outbox, too: what keeps the replay from going on need
+    /// not keep new comments from being stored. The replay finds them there.
+    async fn try_store(&self, records: &[Record]) {
+        let is_due = self.outbox.as_ref().is_some_and(Outbox::may_try_store);
+        if !is_due || self.hurry.is_cancelled() {
+            return;
+        }
+        let begun = Instant::now();
+        let few = records.get(..self.config.batch).unwrap_or(records);
+        match self.attempt(few, begun).await {
+            Ok(_) => self.succeeded(begun),
+            Err(failure) => self.outcomes.failed(&failure, 1),
+        }
+    }
+
+    /// Asks the store once; with an outbox to go to, until the patience is over. When that did not take the batch either,
+    /// the store's own bound is the only one: it may be slow and still take everything.
+    async fn attempt(&self, records: &[Record], begun: Instant) -> Result<WriteReport, StoreError> {
         let Some(outbox) = &self.outbox else { return self.store.write(records).await };
         let failed = |detail: &str| Err(StoreError::Transient { detail: detail.to_owned(), source: None });
-        let patience = if outbox.is_full() { Duration::MAX } else { self.config.patience };
+        let left = self.config.patience.saturating_sub(begun.elapsed());
+        let left = if outbox.is_full() { Duration::MAX } else { left };
         tokio::select! {
             biased; // a write that is through counts, however late
-            outcome = timeout(patience, self.store.write(records)) => match outcome {
+            outcome = timeout(left, self.store.write(records)) => match outcome {
                 Ok(outcome) => outcome,
                 Err(_) => failed("no answer within the write patience"),
             },

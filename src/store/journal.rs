@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -45,13 +45,15 @@ pub struct JournalConfig {
 
 /// The journal of this life of the server.
 pub struct Journal {
-    thread: JoinHandle<()>,
+    thread: JoinHandle<u64>,
     is_over: Arc<AtomicBool>,
 }
 
 /// What an earlier life has left in the journal: comments of which nobody knows whether they are stored.
 pub struct Leftovers {
     log: Log,
+    /// Comments of it that were not given yet; behind them are those of this life.
+    left: AtomicU64,
 }
 
 impl Leftovers {
@@ -63,7 +65,7 @@ impl Leftovers {
         let log = LogConfig { dir: config.dir.clone(), max_bytes: MAX_BYTES, segment_bytes: SEGMENT_BYTES };
         let (log, recovered) = Log::open(log)?;
         tell(&recovered, &config.dir);
-        Ok(Self { log })
+        Ok(Self { log, left: AtomicU64::new(recovered.records) })
     }
 
     /// Gives the next of them, oldest first, at most `limit`; `None` at the end. Blocks.
@@ -72,14 +74,21 @@ impl Leftovers {
     /// [`LogError`] when the disk does not give them.
     pub fn next(&self, limit: usize) -> Result<Option<Left>, LogError> {
         let batch = loop {
+            let left = self.left.load(Ordering::Acquire);
+            let limit = limit.min(usize::try_from(left).unwrap_or(limit));
+            if limit == 0 {
+                return Ok(None);
+            }
             match self.log.read(limit, usize::MAX) {
                 Err(LogError::Damaged { records, kept }) => {
+                    self.left.fetch_sub(records.min(left), Ordering::AcqRel);
                     error!(comments = records, kept = %kept.display(), "the disk has lost comments of the journal");
                 }
                 batch => break batch?,
             }
         };
         let Some(Batch { records, place }) = batch else { return Ok(None) };
+        self.left.fetch_sub(records.len() as u64, Ordering::AcqRel);
         let mut left = Left { comments: Vec::new(), foreign: Vec::new(), release: Release(place) };
         for bytes in records {
             match document::decode_any(&bytes) {
@@ -102,11 +111,17 @@ impl Leftovers {
     ///
     /// # Errors
     /// When no thread can be had.
-    pub fn begin(self, capacity: usize, metrics: Arc<Metrics>) -> std::io::Result<(Sender<Arc<Posted>>, Journal)> {
+    pub fn begin(&self, capacity: usize, metrics: Arc<Metrics>) -> std::io::Result<(Sender<Arc<Posted>>, Journal)> {
         let (way_in, way_out) = bounded(capacity);
         let is_over = Arc::new(AtomicBool::new(false));
-        let writer =
-            Writer { log: self.log, metrics, kept: VecDeque::new(), look_through_at: 0, is_over: Arc::clone(&is_over) };
+        let writer = Writer {
+            log: self.log.clone(),
+            metrics,
+            kept: VecDeque::new(),
+            look_through_at: 0,
+            failed: Vec::new(),
+            is_over: Arc::clone(&is_over),
+        };
         let thread = thread::Builder::new().name("journal".into()).spawn(move || writer.run(&way_out))?;
         Ok((way_in, Journal { thread, is_over }))
     }
@@ -129,12 +144,13 @@ pub struct Release(Place);
 
 impl Journal {
     /// Writes what still waits, forgets what is safe elsewhere, and waits until that is done. Blocks. Nothing may be
-    /// accepted any more.
-    pub fn close(self) {
+    /// accepted any more. Gives how many comments are neither here nor safe elsewhere.
+    pub fn close(self) -> u64 {
         self.is_over.store(true, Ordering::Release);
-        if self.thread.join().is_err() {
+        self.thread.join().unwrap_or_else(|_| {
             error!("the journal's thread has panicked");
-        }
+            u64::MAX
+        })
     }
 }
 
@@ -144,11 +160,14 @@ struct Writer {
     /// Groups that are on the disk and not all safe elsewhere, oldest first.
     kept: VecDeque<(Place, Vec<Arc<Posted>>)>,
     look_through_at: usize,
+    /// Comments that could not be written and are not safe elsewhere yet.
+    failed: Vec<Arc<Posted>>,
     is_over: Arc<AtomicBool>,
 }
 
 impl Writer {
-    fn run(mut self, comments: &Receiver<Arc<Posted>>) {
+    /// Gives how many comments are neither written nor safe elsewhere in the end.
+    fn run(mut self, comments: &Receiver<Arc<Posted>>) -> u64 {
         loop {
             match comments.recv_timeout(IDLE) {
                 Ok(first) => {
@@ -162,6 +181,7 @@ impl Writer {
             self.release_what_is_safe();
         }
         self.release_what_is_safe();
+        self.failed.len() as u64
     }
 
     fn write(&mut self, group: Vec<Arc<Posted>>) {
@@ -176,6 +196,7 @@ impl Writer {
                 // They are acknowledged once they are stored, and late is all that is lost.
                 self.metrics.journal_failed.inc_by(group.len() as u64);
                 error!(%error, comments = group.len(), "the journal cannot be written");
+                self.failed.extend(group);
             }
         }
     }
@@ -183,6 +204,7 @@ impl Writer {
     /// Groups become safe about in their order, so looking at the oldest is mostly enough; behind one that the store is
     /// long about the others are looked through each time they have doubled.
     fn release_what_is_safe(&mut self) {
+        self.failed.retain(|posted| !posted.is_safe());
         let mut safe = Vec::new();
         if self.kept.len() > self.look_through_at.max(FEW_GROUPS) {
             self.kept.retain(|(place, group)| {

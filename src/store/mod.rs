@@ -20,8 +20,10 @@ mod outbox;
 mod outcomes;
 mod path;
 mod queue;
+mod recovery;
 mod replayer;
 mod settle;
+mod turns;
 
 pub use aside::AsideFile;
 pub use contract::{CommentStore, Page, Record, SetAside, StoreError, WriteReport};

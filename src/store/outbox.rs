@@ -70,7 +70,7 @@ pub struct Outbox {
 struct Inner {
     log: Log,
     is_in_use: AtomicBool,
-    /// Whether the last batch found no room.
+    /// Whether the last batch found no room, or could not be written.
     is_full: AtomicBool,
     /// When a batch was last let through to the store though the outbox is in use.
     tried: Mutex<Instant>,
@@ -78,6 +78,8 @@ struct Inner {
     order: tokio::sync::Mutex<()>,
     waiting: Mutex<Waiting>,
     filled: Notify,
+    /// A batch has been replayed.
+    released: Notify,
     metrics: Arc<Metrics>,
 }
 
@@ -137,6 +139,7 @@ impl Outbox {
             log,
             waiting: Mutex::default(),
             filled: Notify::new(),
+            released: Notify::new(),
             metrics,
         };
         let outbox = Self { inner: Arc::new(inner) };
@@ -154,7 +157,7 @@ impl Outbox {
         self.inner.is_in_use.load(Ordering::Acquire)
     }
 
-    /// Whether the last batch found no room.
+    /// Whether the last batch found no room, or could not be written, and nothing has changed since.
     pub(super) fn is_full(&self) -> bool {
         self.inner.is_full.load(Ordering::Acquire)
     }
@@ -171,6 +174,9 @@ impl Outbox {
     }
 
     pub(super) fn set_in_use(&self, is_in_use: bool) {
+        if !is_in_use && self.is_empty() {
+            self.inner.is_full.store(false, Ordering::Release);
+        }
         if self.inner.is_in_use.swap(is_in_use, Ordering::AcqRel) != is_in_use {
             *self.inner.tried.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             if is_in_use {
@@ -216,7 +222,7 @@ impl Outbox {
         let bytes: Vec<Bytes> = records.iter().map(|record| document::encode(&record.posted.comment)).collect();
         let appended =
             tokio::task::spawn_blocking(move || log.append(&bytes)).await.map_err(|_| ParkError::BrokenOff)?;
-        self.inner.is_full.store(matches!(appended, Err(AppendError::Full { .. })), Ordering::Release);
+        self.inner.is_full.store(appended.is_err(), Ordering::Release);
         Ok(appended.map(drop)?)
     }
 
@@ -281,7 +287,16 @@ impl Outbox {
         if let Ok(Err(error)) = tokio::task::spawn_blocking(move || log.release(place)).await {
             warn!(%error, "could not free what was replayed from the outbox");
         }
+        self.inner.is_full.store(false, Ordering::Release);
+        self.inner.released.notify_one();
         self.show();
+    }
+
+    /// Waits until it is empty; at once when the store takes nothing. One may wait at a time. Cancellation-safe.
+    pub(super) async fn replayed(&self) {
+        while !self.is_empty() && !self.is_in_use() {
+            self.inner.released.notified().await;
+        }
     }
 
     /// Comments in it.

@@ -8,20 +8,23 @@ use thiserror::Error;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::warn;
 
-use super::log::{AppendError, LogError};
+use super::log::LogError;
+use super::recovery::Recovery;
 use super::settle::Settler;
 use super::{
-    AsideFile, CommentStore, Flusher, FlusherConfig, FlusherParts, Journal, JournalConfig, Left, Leftovers, Outbox,
-    OutboxConfig, ParkError, Record, Replayer, ReplayerConfig, ReplayerParts, WriteQueue,
+    AsideFile, CommentStore, Flusher, FlusherConfig, FlusherParts, Journal, JournalConfig, Leftovers, Outbox,
+    OutboxConfig, Replayer, ReplayerConfig, ReplayerParts, WriteQueue,
 };
-use crate::metrics::{Metrics, Place};
-use crate::model::{Comment, Posted, Seq};
+use crate::metrics::Metrics;
 
 /// So long before a stop must be over, batches cease to wait for the store and go to the outbox: a full queue of 65,536
 /// comments is written to a slow disk within it.
 const RESERVE: Duration = Duration::from_secs(3);
+
+/// So long before the deadline the store is given up, so that what the disk has can still be told.
+const LAST: Duration = Duration::from_millis(500);
 
 /// The file of what the store refused for good.
 const ASIDE: &str = "set-aside.jsonl";
@@ -55,14 +58,6 @@ pub enum WritePathError {
         #[source]
         source: LogError,
     },
-    /// What an earlier life left in the journal can be put nowhere.
-    #[error("cannot bring {comments} comments out of the journal: {problem}")]
-    Recovery {
-        /// How many at least.
-        comments: usize,
-        /// Why.
-        problem: String,
-    },
     /// No thread can be had.
     #[error("cannot begin the journal: {0}")]
     Thread(#[from] std::io::Error),
@@ -70,12 +65,13 @@ pub enum WritePathError {
 
 /// What stands between acceptance and the store.
 pub struct WritePath {
-    metrics: Arc<Metrics>,
     queue: WriteQueue,
     flusher: JoinHandle<()>,
-    replayer: Option<JoinHandle<()>>,
+    replayer: Option<(Outbox, JoinHandle<()>)>,
+    /// Brings in what could be put nowhere at the start.
+    recovery: Option<JoinHandle<()>>,
     journal: Option<Journal>,
-    has_journal: bool,
+    is_all_on_disk: bool,
     hurry: CancellationToken,
 }
 
@@ -95,34 +91,40 @@ impl WritePath {
         if outbox.is_none() {
             tell_of_stranded(&config.data_dir.join("outbox"));
         }
-        let (way_in, journal) = match recover(&config, outbox.as_ref(), store, metrics).await? {
-            Some(leftovers) if config.journal.is_some() => {
+        let leftovers = open_journal(&config)?.map(Arc::new);
+        let recovery = leftovers.clone().map(|leftovers| Recovery {
+            leftovers,
+            outbox: outbox.clone(),
+            store: Arc::clone(store),
+            settler: Settler::new(aside.clone(), Arc::clone(metrics)),
+            metrics: Arc::clone(metrics),
+            batch: config.flusher.batch,
+        });
+        let recovery = match recovery {
+            Some(recovery) => recovery.begin().await?,
+            None => None,
+        };
+        let (way_in, journal) = match leftovers.filter(|_| config.journal.is_some()) {
+            Some(leftovers) => {
                 let (way_in, journal) = leftovers.begin(config.queue, Arc::clone(metrics))?;
                 (Some(way_in), Some(journal))
             }
-            _ => (None, None),
+            None => (None, None),
         };
         let queue = WriteQueue::with_journal(config.queue, config.flusher.batch, Arc::clone(metrics), way_in);
         let replayer = outbox.clone().zip(config.outbox).map(|(outbox, OutboxConfig { per_sec, .. })| {
             let FlusherConfig { batch, backoff, max_backoff, .. } = config.flusher;
             let replaying = ReplayerConfig { batch, per_sec, backoff, max_backoff };
             let (queue, aside) = (queue.clone(), aside.clone());
-            let parts = ReplayerParts { outbox, store: Arc::clone(store), queue, aside, metrics: Arc::clone(metrics) };
-            Replayer::new(replaying, parts).spawn()
+            let metrics = Arc::clone(metrics);
+            let parts = ReplayerParts { outbox: outbox.clone(), store: Arc::clone(store), queue, aside, metrics };
+            (outbox, Replayer::new(replaying, parts).spawn())
         });
         let hurry = CancellationToken::new();
         let parts = FlusherParts::new(queue.clone(), Arc::clone(store), aside, Arc::clone(metrics));
         let parts = FlusherParts { outbox, hurry: hurry.clone(), ..parts };
         let flusher = Flusher::new(config.flusher, parts).spawn();
-        Ok(Self {
-            metrics: Arc::clone(metrics),
-            queue,
-            flusher,
-            replayer,
-            has_journal: journal.is_some(),
-            journal,
-            hurry,
-        })
+        Ok(Self { queue, flusher, replayer, recovery, journal, is_all_on_disk: false, hurry })
     }
 
     /// Where accepted comments go.
@@ -131,32 +133,40 @@ impl WritePath {
         self.queue.clone()
     }
 
-    /// Whether what is not stored at the end is on the disk all the same, in the journal, for the next start.
+    /// Whether what [`WritePath::drain`] left over is on the disk all the same, in the journal, for the next start.
     #[must_use]
     pub fn has_all_on_disk(&self) -> bool {
-        self.has_journal && self.metrics.journal_failed.get() == 0
+        self.is_all_on_disk
     }
 
-    /// Empties the queue, which must be closed, into the store, or towards the deadline into the outbox. Gives whether
-    /// every comment is safe; the rest is given up.
+    /// Empties the queue, which must be closed, into the store, or towards the deadline into the outbox, and goes on with
+    /// the replay meanwhile, while the store takes it. Gives whether every comment is in one of them; the rest is given up.
+    /// In the end nothing more becomes of any comment, and those who wait for that are told.
     pub async fn drain(&mut self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
-        let hurry = deadline - RESERVE.min(left / 3);
+        let (hurry, last) = (deadline - RESERVE.min(left / 3), deadline - LAST.min(left / 10));
         let is_flushed = tokio::select! {
-            flushed = timeout_at(deadline, &mut self.flusher) => flushed.is_ok(),
+            flushed = timeout_at(last, &mut self.flusher) => flushed.is_ok(),
             () = hurry_up(&self.hurry, hurry) => false,
         };
         if !is_flushed {
             self.flusher.abort();
         }
-        // What it has under way is still in the outbox, for the next start.
-        if let Some(replayer) = self.replayer.take() {
+        if let Some((outbox, replayer)) = self.replayer.take() {
+            // Senders may be waiting for it. What it has under way after that is still in the outbox, for the next start.
+            let _replayed = timeout_at(hurry, outbox.replayed()).await;
             replayer.abort();
-            let _aborted = timeout_at(deadline, replayer).await;
+            let _aborted = timeout_at(last, replayer).await;
         }
+        if let Some(recovery) = self.recovery.take().filter(|recovery| !recovery.is_finished()) {
+            warn!("comments of an earlier life are still in the journal; the next start brings them in");
+            recovery.abort();
+        }
+        self.queue.settle();
         if let Some(journal) = self.journal.take() {
-            // A disk that hangs must not hold up the end; what is not let go of comes again at the next start.
-            let _ended = timeout_at(deadline, tokio::task::spawn_blocking(|| journal.close())).await;
+            // A disk that hangs must not hold up the end, and what it would have said is then not known.
+            let closed = timeout_at(deadline, tokio::task::spawn_blocking(|| journal.close())).await;
+            self.is_all_on_disk = matches!(closed, Ok(Ok(0)));
         }
         is_flushed
     }
@@ -169,14 +179,8 @@ async fn hurry_up(hurry: &CancellationToken, at: Instant) {
     std::future::pending().await
 }
 
-/// Puts what an earlier life left in the journal into the outbox, or into the store if the outbox has no room or there is
-/// none. Gives the journal, if there is one or should be.
-async fn recover(
-    config: &WritePathConfig,
-    outbox: Option<&Outbox>,
-    store: &Arc<dyn CommentStore>,
-    metrics: &Arc<Metrics>,
-) -> Result<Option<Leftovers>, WritePathError> {
+/// Opens the journal, if there is one or should be. Gives what an earlier life has left in it.
+fn open_journal(config: &WritePathConfig) -> Result<Option<Leftovers>, WritePathError> {
     let journals = config.data_dir.join("journal");
     for other in std::fs::read_dir(&journals).into_iter().flatten().flatten() {
         if other.file_name() != config.store {
@@ -187,40 +191,8 @@ async fn recover(
     if config.journal.is_none() && !dir.exists() {
         return Ok(None);
     }
-    let failed = |source| WritePathError::Log { what: "the journal", source };
-    let settler = Settler::new(AsideFile::new(config.data_dir.join(ASIDE)), Arc::clone(metrics));
-    let leftovers = Leftovers::open(&JournalConfig { dir }).map_err(failed)?;
-    let mut found = 0;
-    while let Some(Left { comments, foreign, release }) = leftovers.next(config.flusher.batch).map_err(failed)? {
-        found += comments.len();
-        let problem = |problem: String| WritePathError::Recovery { comments: found, problem };
-        let records: Vec<_> = comments.into_iter().map(|comment| record(comment, &**store)).collect();
-        let is_parked = match outbox {
-            Some(outbox) => match outbox.recover(&records).await {
-                Ok(()) => true,
-                Err(ParkError::Append(AppendError::Full { .. })) => false,
-                Err(error) => return Err(problem(error.to_string())),
-            },
-            None => false,
-        };
-        if !is_parked {
-            let report = store.write(&records).await.map_err(|error| problem(error.to_string()))?;
-            metrics.account.recover(records.len() as u64);
-            settler.settle(&records, &report, Place::Outbox).await;
-        }
-        metrics.account.recover(foreign.len() as u64);
-        settler.give_up(0, &foreign).await;
-        leftovers.release(release);
-    }
-    if found > 0 {
-        info!(comments = found, "brought in what was left in the journal; some may have been stored before");
-    }
-    Ok(Some(leftovers))
-}
-
-fn record(comment: Comment, store: &dyn CommentStore) -> Record {
-    let posted = Arc::new(Posted::pending(comment, Seq(0), Arc::default()));
-    Record { bytes: store.encode(&posted.comment), posted }
+    let opened = Leftovers::open(&JournalConfig { dir });
+    opened.map(Some).map_err(|source| WritePathError::Log { what: "the journal", source })
 }
 
 /// Says so when an earlier life has left comments that this configuration sends nowhere.
@@ -235,3 +207,7 @@ fn tell_of_stranded(dir: &Path) {
 #[cfg(test)]
 #[path = "path_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "drain_tests.rs"]
+mod drain_tests;

@@ -8,31 +8,31 @@ use tokio::time::{sleep, timeout};
 use super::*;
 use crate::clock::Clock;
 use crate::metrics::Ledger;
-use crate::model::{Fate, Text, Timestamp, test_comment};
+use crate::model::{Comment, Fate, Posted, Seq, Text, Timestamp, test_comment};
 use crate::store::memory::{MemoryStore, POISON};
 use crate::store::{Fault, FaultyStore, PushError};
 
-struct Scene {
-    dir: TempDir,
-    memory: Arc<MemoryStore>,
-    store: Arc<FaultyStore<MemoryStore>>,
-    posted: Vec<Arc<Posted>>,
+pub(super) struct Scene {
+    pub(super) dir: TempDir,
+    pub(super) memory: Arc<MemoryStore>,
+    pub(super) store: Arc<FaultyStore<MemoryStore>>,
+    pub(super) posted: Vec<Arc<Posted>>,
 }
 
 /// One life of the server.
-struct Life {
-    path: WritePath,
-    metrics: Arc<Metrics>,
+pub(super) struct Life {
+    pub(super) path: WritePath,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let memory = Arc::new(MemoryStore::new(Clock::manual(Timestamp::from_millis(0))));
         let store = Arc::new(FaultyStore::new(Arc::clone(&memory)));
         Self { dir: tempfile::tempdir().unwrap(), memory, store, posted: Vec::new() }
     }
 
-    fn config(&self) -> WritePathConfig {
+    pub(super) fn config(&self) -> WritePathConfig {
         let ms = Duration::from_millis;
         WritePathConfig {
             queue: 100,
@@ -55,17 +55,17 @@ impl Scene {
         }
     }
 
-    fn journal(&self) -> Option<JournalConfig> {
+    pub(super) fn journal(&self) -> Option<JournalConfig> {
         Some(JournalConfig { dir: self.dir.path().join("journal") })
     }
 
-    async fn begin(&self, config: WritePathConfig) -> Life {
+    pub(super) async fn begin(&self, config: WritePathConfig) -> Life {
         let metrics = Arc::new(Metrics::default());
         let store: Arc<dyn CommentStore> = Arc::clone(&self.store) as _;
         Life { path: WritePath::begin(config, &store, &metrics).await.unwrap(), metrics }
     }
 
-    fn make(&mut self, text: &str) -> Arc<Posted> {
+    pub(super) fn make(&mut self, text: &str) -> Arc<Posted> {
         let n = u32::try_from(self.posted.len()).unwrap();
         let comment = Comment { text: Text::from_store(text), ..test_comment("r", 1, n, "x") };
         let posted = Arc::new(Posted::pending(comment, Seq(u64::from(n)), Arc::default()));
@@ -73,7 +73,7 @@ impl Scene {
         posted
     }
 
-    fn push(&mut self, life: &Life, count: usize) {
+    pub(super) fn push(&mut self, life: &Life, count: usize) {
         for _ in 0..count {
             let posted = self.make("x");
             life.path.queue().try_push(posted).unwrap();
@@ -82,11 +82,11 @@ impl Scene {
 }
 
 impl Life {
-    fn ledger(&self) -> Ledger {
+    pub(super) fn ledger(&self) -> Ledger {
         self.metrics.account.read()
     }
 
-    async fn until(&self, what: &str, is_so: impl Fn(Ledger) -> bool) {
+    pub(super) async fn until(&self, what: &str, is_so: impl Fn(Ledger) -> bool) {
         let wait = async {
             while !is_so(self.ledger()) {
                 sleep(Duration::from_millis(5)).await;
@@ -96,8 +96,23 @@ impl Life {
         timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| late());
     }
 
+    /// Ends as after a kill: nothing is drained, the folders are just let go of.
+    pub(super) async fn killed(self) {
+        let Self { mut path, .. } = self;
+        path.flusher.abort();
+        if let Some((outbox, replayer)) = path.replayer.take() {
+            replayer.abort();
+            drop(outbox);
+        }
+        if let Some(journal) = path.journal.take() {
+            tokio::task::spawn_blocking(|| journal.close()).await.unwrap();
+        }
+        // The flusher's batches in flight hold the outbox until they are gone.
+        sleep(Duration::from_millis(50)).await;
+    }
+
     /// Ends as a server does that is told to stop.
-    async fn end(mut self, within: Duration) -> (bool, Ledger) {
+    pub(super) async fn end(mut self, within: Duration) -> (bool, Ledger) {
         self.path.queue().close().await;
         let is_flushed = self.path.drain(Instant::now() + within).await;
         (is_flushed, self.ledger())
@@ -239,10 +254,7 @@ async fn with_a_journal_a_comment_is_kept_before_it_is_stored_and_survives_a_kil
         assert!(!posted.is_safe());
     }
     assert!(life.metrics.journal_syncs.get() >= 1);
-    // As after a kill: nothing is drained, the folder is just let go of.
-    let Life { mut path, .. } = life;
-    path.flusher.abort();
-    tokio::task::spawn_blocking(move || path.journal.take().unwrap().close()).await.unwrap();
+    life.killed().await;
     scene.store.heal();
     let life = scene.begin(config).await;
     assert_eq!((life.ledger().recovered, life.ledger().stored, scene.memory.all().len()), (30, 30, 30));
@@ -268,12 +280,7 @@ async fn what_is_left_in_a_journal_goes_to_the_outbox_though_the_journal_is_off_
     for posted in &scene.posted {
         posted.kept().await;
     }
-    let Life { mut path, .. } = life;
-    path.flusher.abort();
-    path.replayer.take().unwrap().abort();
-    tokio::task::spawn_blocking(move || path.journal.take().unwrap().close()).await.unwrap();
-    // The flusher's batches in flight hold the outbox until they are gone.
-    sleep(Duration::from_millis(50)).await;
+    life.killed().await;
     scene.store.heal();
     let life = scene.begin(scene.config()).await;
     life.until("all of it is stored", |ledger| (ledger.recovered, ledger.stored, ledger.outbox) == (30, 30, 0)).await;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::metrics::{Ledger, Metrics};
 use crate::model::Posted;
@@ -44,6 +44,8 @@ struct Inner {
     journal: Option<Sender<Arc<Posted>>>,
     /// Why nothing of it can be stored until somebody acts.
     blocked: Mutex<Option<String>>,
+    /// Whether nothing more becomes of any comment in this life of the server.
+    is_settled: watch::Sender<bool>,
     metrics: Arc<Metrics>,
 }
 
@@ -74,6 +76,7 @@ impl WriteQueue {
                 wake: Notify::new(),
                 journal,
                 blocked: Mutex::default(),
+                is_settled: watch::Sender::new(false),
                 metrics,
             }),
         }
@@ -162,6 +165,19 @@ impl WriteQueue {
     #[must_use]
     pub fn blocked(&self) -> Option<String> {
         self.inner.blocked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says that nothing more becomes of any comment in this life of the server.
+    pub(super) fn settle(&self) {
+        self.inner.is_settled.send_replace(true);
+    }
+
+    /// Waits until nothing more becomes of any comment: who waits to hear of one need not wait any longer.
+    /// Cancellation-safe.
+    pub async fn settled(&self) {
+        let mut is_settled = self.inner.is_settled.subscribe();
+        // `self` holds the sender, so there is no error.
+        let _is_settled = is_settled.wait_for(|is_settled| *is_settled).await;
     }
 
     /// The account of all accepted comments.
