@@ -93,7 +93,7 @@ async fn a_stop_goes_on_with_the_replay_while_the_store_takes_it() {
 async fn what_goes_into_the_outbox_is_in_the_order_in_which_it_was_accepted() {
     let mut scene = Scene::new();
     let mut config = scene.config();
-    (config.flusher.in_flight, config.flusher.patience) = (4, Duration::from_millis(300));
+    (config.flusher.in_flight, config.flusher.patience, config.queue) = (4, Duration::from_millis(300), 10_000);
     let life = scene.begin(config).await;
     scene.store.fail_until_told(Fault::Slow(FOREVER));
     // Longer than it takes until the store is tried again, with batches of all sizes.

@@ -15,6 +15,7 @@ mod mongo_contract;
 mod mongo_faults;
 mod nodes;
 mod outbox;
+mod own_disk;
 mod places;
 mod protocol;
 mod redis_relay;

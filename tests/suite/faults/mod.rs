@@ -2,7 +2,7 @@
 //!
 //! Each fault has a short form, the tests below. The long form is `soak`: the faults at 5,000 comments a second, in a random
 //! order, for `SOAK_MINUTES` (30 by default) or until each has been run `SOAK_RUNS` times; `SOAK_ONLY` names those that are
-//! wanted, by what their names begin with, and `SOAK_SEED` repeats an order:
+//! wanted, by what their names begin with, and `SOAK_SEED` repeats an order and what is random within a fault:
 //!
 //! ```text
 //! cargo test --release --test suite -- --ignored --nocapture soak
@@ -39,6 +39,9 @@ struct Force {
 
 const SHORT: Force = Force { per_sec: 400, lasts: Duration::from_secs(3) };
 const LONG: Force = Force { per_sec: 5_000, lasts: Duration::from_secs(20) };
+
+/// The longest time in which a viewer got no comment.
+const PAUSE: &str = "longest pause of the broadcast, ms";
 
 /// What a run showed: figures, each with its name and unit.
 struct Told(Vec<(&'static str, u64)>);
@@ -94,7 +97,7 @@ async fn nothing_lost(server: Server, set: &ReplicaSet, (promised, pause): (Prom
     Told(vec![
         ("comments", promised.sent),
         ("of them through the outbox", parked.unsigned_abs()),
-        ("longest pause of the broadcast, ms", millis(pause)),
+        (PAUSE, millis(pause)),
         ("all stored after the last answer, ms", millis(settled_after)),
     ])
 }

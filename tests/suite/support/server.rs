@@ -13,6 +13,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::mongod::disk::Disk;
+
 /// Longer than anything takes, so that a failure is told instead of hanging.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -74,12 +76,25 @@ pub struct Start {
     args: Vec<String>,
     /// How many files it may have open: the soft limit, and the hard one.
     open_files: Option<(u32, u32)>,
+    /// What goes before the command.
+    prefix: Vec<String>,
 }
 
 impl Start {
     /// With its data in this folder and everything else at its default.
     pub fn in_folder(data_dir: &Path) -> Self {
-        Self { data_dir: data_dir.to_owned(), config: String::new(), args: Vec::new(), open_files: None }
+        Self {
+            data_dir: data_dir.to_owned(),
+            config: String::new(),
+            args: Vec::new(),
+            open_files: None,
+            prefix: Vec::new(),
+        }
+    }
+
+    /// With its data on this disk.
+    pub fn on_disk(disk: &Disk) -> Self {
+        Self { prefix: disk.inside(), ..Self::in_folder(disk.dir.path()) }
     }
 
     /// With this configuration as well.
@@ -112,7 +127,14 @@ impl Start {
                 shell.args(["-c", &limited, binary]);
                 shell
             }
-            None => Command::new(binary),
+            None => match self.prefix.split_first() {
+                Some((program, args)) => {
+                    let mut command = Command::new(program);
+                    command.args(args).arg(binary);
+                    command
+                }
+                None => Command::new(binary),
+            },
         };
         command.arg("--config").arg(&file).arg("--data-dir").arg(&self.data_dir);
         if !self.args.iter().any(|arg| arg == "--listen") {

@@ -1,6 +1,6 @@
 //! Starts real `mongod` processes, as replica sets, and sees to it that none outlives the test process.
 
-mod disk;
+pub mod disk;
 mod node;
 
 use std::collections::HashMap;
