@@ -22,6 +22,7 @@ mod path;
 mod queue;
 mod replayer;
 mod settle;
+mod trouble;
 
 pub use aside::AsideFile;
 pub use contract::{CommentStore, Page, Record, SetAside, StoreError, WriteReport};
@@ -29,7 +30,7 @@ pub use embedded::{EmbeddedConfig, EmbeddedStore};
 pub use faulty::{Attempts, Fault, FaultyStore, Refusals};
 pub use flusher::{Flusher, FlusherConfig, FlusherParts};
 pub use journal::{Journal, JournalConfig, Left, Leftovers, Release};
-pub use log::{AppendError, Batch, Log, LogConfig, LogError, Place, Recovered};
+pub use log::{AppendError, Batch, Log, LogConfig, LogError, Place, Recovered, make_folder};
 pub use mongo::{IndexChange, MongoConfig, MongoStore, WriteConcernLevel};
 pub use outbox::{Outbox, OutboxConfig, ParkError};
 pub use path::{WritePath, WritePathConfig, WritePathError};
