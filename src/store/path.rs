@@ -73,6 +73,7 @@ pub struct WritePath {
     metrics: Arc<Metrics>,
     queue: WriteQueue,
     flusher: JoinHandle<()>,
+    outbox: Option<Outbox>,
     replayer: Option<JoinHandle<()>>,
     journal: Option<Journal>,
     has_journal: bool,
@@ -112,12 +113,13 @@ impl WritePath {
         });
         let hurry = CancellationToken::new();
         let parts = FlusherParts::new(queue.clone(), Arc::clone(store), aside, Arc::clone(metrics));
-        let parts = FlusherParts { outbox, hurry: hurry.clone(), ..parts };
+        let parts = FlusherParts { outbox: outbox.clone(), hurry: hurry.clone(), ..parts };
         let flusher = Flusher::new(config.flusher, parts).spawn();
         Ok(Self {
             metrics: Arc::clone(metrics),
             queue,
             flusher,
+            outbox,
             replayer,
             has_journal: journal.is_some(),
             journal,
@@ -153,6 +155,9 @@ impl WritePath {
         if let Some(replayer) = self.replayer.take() {
             replayer.abort();
             let _aborted = timeout_at(deadline, replayer).await;
+        }
+        if let Some(outbox) = self.outbox.take() {
+            let _written = timeout_at(deadline, outbox.write_down()).await;
         }
         if let Some(journal) = self.journal.take() {
             // A disk that hangs must not hold up the end; what is not let go of comes again at the next start.
@@ -191,11 +196,12 @@ async fn recover(
     let settler = Settler::new(AsideFile::new(config.data_dir.join(ASIDE)), Arc::clone(metrics));
     let leftovers = Leftovers::open(&JournalConfig { dir }).map_err(failed)?;
     let mut found = 0;
-    while let Some(Left { comments, foreign, release }) = leftovers.next(config.flusher.batch).map_err(failed)? {
+    while let Some(Left { comments, foreign, lost, release }) = leftovers.next(config.flusher.batch).map_err(failed)? {
         found += comments.len();
         let problem = |problem: String| WritePathError::Recovery { comments: found, problem };
         let records: Vec<_> = comments.into_iter().map(|comment| record(comment, &**store)).collect();
         let is_parked = match outbox {
+            _ if records.is_empty() => true,
             Some(outbox) => match outbox.recover(&records).await {
                 Ok(()) => true,
                 Err(ParkError::Append(AppendError::Full { .. })) => false,
@@ -208,8 +214,8 @@ async fn recover(
             metrics.account.recover(records.len() as u64);
             settler.settle(&records, &report, Place::Outbox).await;
         }
-        metrics.account.recover(foreign.len() as u64);
-        settler.give_up(0, &foreign).await;
+        metrics.account.recover(foreign.len() as u64 + lost);
+        settler.give_up(lost, &foreign).await;
         leftovers.release(release);
     }
     if found > 0 {

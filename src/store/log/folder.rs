@@ -181,7 +181,10 @@ impl Folder {
 
 /// Makes a folder and those above it that are missing, so that they are there after a power cut: each is only if the one
 /// above it is synced. The one above the last is synced in any case, as an earlier attempt may not have got to it.
-fn make_folder(dir: &Path) -> Result<(), LogError> {
+///
+/// # Errors
+/// [`LogError::Io`]; some of them may have been made.
+pub fn make_folder(dir: &Path) -> Result<(), LogError> {
     let above = |dir: &Path| {
         let parent = dir.parent()?;
         Some(if parent.as_os_str().is_empty() { PathBuf::from(".") } else { parent.to_owned() })
@@ -189,8 +192,11 @@ fn make_folder(dir: &Path) -> Result<(), LogError> {
     let missing = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists()).count();
     fs::create_dir_all(dir).map_err(LogError::io("create", dir))?;
     for parent in dir.ancestors().take(missing.max(1)).filter_map(above) {
-        let synced = File::open(&parent).and_then(|parent| parent.sync_all());
-        synced.map_err(LogError::io("sync", &parent))?;
+        match File::open(&parent).and_then(|parent| parent.sync_all()) {
+            // One that may be entered and not listed is somebody else's to keep.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            synced => synced.map_err(LogError::io("sync", &parent))?,
+        }
     }
     Ok(())
 }
