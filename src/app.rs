@@ -18,7 +18,9 @@ use crate::metrics::{Ledger, Metrics};
 use crate::relay::{Heard, Loopback, RedisRelay, Relay};
 use crate::server::{self, Doors, Readiness, Wheel};
 use crate::shutdown::Shutdown;
-use crate::store::{CommentStore, EmbeddedStore, IndexChange, MongoStore, StoreError, WritePath, WritePathConfig};
+use crate::store::{
+    self, CommentStore, EmbeddedStore, IndexChange, MongoStore, StoreError, WritePath, WritePathConfig,
+};
 use crate::wire;
 
 /// How often rooms are looked after.
@@ -57,7 +59,7 @@ impl App {
     /// When the data folder, the store, the relay or the address cannot be had; nothing is left running.
     pub async fn start(config: Config, clock: Clock, shutdown: Shutdown) -> Result<Self> {
         let metrics = Arc::new(Metrics::default());
-        std::fs::create_dir_all(&config.data_dir)
+        store::make_folder(&config.data_dir)
             .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
         let listener = server::bind(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
         let kind = config.store.kind();

@@ -102,6 +102,8 @@ metrics! {
     journal_syncs: Counter = "journal_syncs";
     /// Comments that could not be written to the journal; they are acknowledged once they are stored.
     journal_failed: Counter = "journal_failed";
+    /// Comments that were set aside and are in no file: it could not be written, or the oldest file had to make way.
+    set_aside_lost: Counter = "set_aside_lost";
     /// Connections taken on by the listener. open = accepted - closed.
     connections_accepted: Counter = "connections_accepted";
     /// Connections that ended.

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, info_span, warn};
+use tracing::{Instrument as _, info_span};
 
 use super::aside::AsideFile;
 use super::contract::{CommentStore, Record, StoreError, WriteReport};
@@ -191,9 +191,9 @@ impl Flusher {
         let _come_or_not = timeout(self.config.patience, turn.come()).await;
         match outbox.park(records).await {
             Ok(()) => true,
-            Err(error) => {
+            // The outbox tells of it.
+            Err(_) => {
                 self.metrics.outbox_refused.inc();
-                warn!(%error, "the outbox does not take a batch, it stays in memory");
                 false
             }
         }

@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 use super::log::{Batch, Log, LogConfig, LogError, Place};
 use super::mongo::document;
 use super::outbox::tell;
+use super::trouble::Trouble;
 use crate::metrics::Metrics;
 use crate::model::{Comment, Posted};
 
@@ -54,6 +55,8 @@ pub struct Leftovers {
     log: Log,
     /// Comments of it that were not given yet; behind them are those of this life.
     left: AtomicU64,
+    /// Comments that were found damaged and not given out as lost yet.
+    lost: AtomicU64,
 }
 
 impl Leftovers {
@@ -65,7 +68,8 @@ impl Leftovers {
         let log = LogConfig { dir: config.dir.clone(), max_bytes: MAX_BYTES, segment_bytes: SEGMENT_BYTES };
         let (log, recovered) = Log::open(log)?;
         tell(&recovered, &config.dir);
-        Ok(Self { log, left: AtomicU64::new(recovered.records) })
+        let (left, lost) = (AtomicU64::new(recovered.records), AtomicU64::new(recovered.lost));
+        Ok(Self { log, left, lost })
     }
 
     /// Gives the next of them, oldest first, at most `limit`; `None` at the end. Blocks.
@@ -73,24 +77,29 @@ impl Leftovers {
     /// # Errors
     /// [`LogError`] when the disk does not give them.
     pub fn next(&self, limit: usize) -> Result<Option<Left>, LogError> {
+        let mut lost = self.lost.swap(0, Ordering::Relaxed);
         let batch = loop {
             let left = self.left.load(Ordering::Acquire);
             let limit = limit.min(usize::try_from(left).unwrap_or(limit));
             if limit == 0 {
-                return Ok(None);
+                break None;
             }
             match self.log.read(limit, usize::MAX) {
                 Err(LogError::Damaged { records, kept }) => {
                     self.left.fetch_sub(records.min(left), Ordering::AcqRel);
                     error!(comments = records, kept = %kept.display(), "the disk has lost comments of the journal");
+                    lost += records;
                 }
                 batch => break batch?,
             }
         };
-        let Some(Batch { records, place }) = batch else { return Ok(None) };
-        self.left.fetch_sub(records.len() as u64, Ordering::AcqRel);
-        let mut left = Left { comments: Vec::new(), foreign: Vec::new(), release: Release(place) };
-        for bytes in records {
+        if batch.is_none() && lost == 0 {
+            return Ok(None);
+        }
+        let (records, place) = batch.map(|Batch { records, place }| (records, place)).unzip();
+        self.left.fetch_sub(records.as_ref().map_or(0, Vec::len) as u64, Ordering::AcqRel);
+        let mut left = Left { comments: Vec::new(), foreign: Vec::new(), lost, release: Release(place) };
+        for bytes in records.into_iter().flatten() {
             match document::decode_any(&bytes) {
                 Ok(comment) => left.comments.push(comment),
                 Err(field) => left.foreign.push((field, bytes)),
@@ -101,7 +110,7 @@ impl Leftovers {
 
     /// Forgets comments that are safe elsewhere.
     pub fn release(&self, release: Release) {
-        if let Err(error) = self.log.release([release.0]) {
+        if let Err(error) = self.log.release(release.0) {
             warn!(%error, "could not free what was brought out of the journal");
         }
     }
@@ -121,6 +130,8 @@ impl Leftovers {
             look_through_at: 0,
             failed: Vec::new(),
             is_over: Arc::clone(&is_over),
+            unwritten: Trouble::default(),
+            unreleased: Trouble::default(),
         };
         let thread = thread::Builder::new().name("journal".into()).spawn(move || writer.run(&way_out))?;
         Ok((way_in, Journal { thread, is_over }))
@@ -134,13 +145,15 @@ pub struct Left {
     pub comments: Vec<Comment>,
     /// Whole records that are no comments of this release, each with the field that says so.
     pub foreign: Vec<(&'static str, Bytes)>,
+    /// Comments before or between them that the disk has lost.
+    pub lost: u64,
     /// What [`Leftovers::release`] asks for.
     pub release: Release,
 }
 
 /// Which records of the journal are to be forgotten.
 #[derive(Clone, Copy, Debug)]
-pub struct Release(Place);
+pub struct Release(Option<Place>);
 
 impl Journal {
     /// Writes what still waits, forgets what is safe elsewhere, and waits until that is done. Blocks. Nothing may be
@@ -163,6 +176,8 @@ struct Writer {
     /// Comments that could not be written and are not safe elsewhere yet.
     failed: Vec<Arc<Posted>>,
     is_over: Arc<AtomicBool>,
+    unwritten: Trouble,
+    unreleased: Trouble,
 }
 
 impl Writer {
@@ -181,6 +196,12 @@ impl Writer {
             self.release_what_is_safe();
         }
         self.release_what_is_safe();
+        // The last word: each comment by itself, so that none comes again that need not.
+        let each = self.kept.iter().flat_map(|(place, group)| place.each().zip(group));
+        let safe = each.filter(|(_, posted)| posted.is_safe()).map(|(place, _)| place);
+        if let Err(error) = self.log.release(safe).and_then(|()| self.log.write_down()) {
+            warn!(%error, "could not write down what is safe of the journal; it comes again at the next start");
+        }
         self.failed.len() as u64
     }
 
@@ -191,11 +212,16 @@ impl Writer {
                 self.metrics.journal_syncs.inc();
                 group.iter().for_each(|posted| posted.keep());
                 self.kept.push_back((place, group));
+                if let Some(comments) = self.unwritten.end() {
+                    info!(comments, "the journal can be written again; so many were not");
+                }
             }
             Err(error) => {
                 // They are acknowledged once they are stored, and late is all that is lost.
                 self.metrics.journal_failed.inc_by(group.len() as u64);
-                error!(%error, comments = group.len(), "the journal cannot be written");
+                if let Some(comments) = self.unwritten.meet(group.len() as u64) {
+                    error!(%error, comments, "the journal cannot be written");
+                }
                 self.failed.extend(group);
             }
         }
@@ -220,8 +246,13 @@ impl Writer {
             safe.push(*place);
             self.kept.pop_front();
         }
-        if let Err(error) = self.log.release(safe) {
-            warn!(%error, "could not free what is safe of the journal");
+        match self.log.release(safe) {
+            Ok(()) => drop(self.unreleased.end()),
+            Err(error) => {
+                if let Some(times) = self.unreleased.meet(1) {
+                    warn!(%error, times, "could not free what is safe of the journal");
+                }
+            }
         }
     }
 }

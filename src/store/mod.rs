@@ -23,6 +23,7 @@ mod queue;
 mod recovery;
 mod replayer;
 mod settle;
+mod trouble;
 mod turns;
 
 pub use aside::AsideFile;
@@ -31,7 +32,7 @@ pub use embedded::{EmbeddedConfig, EmbeddedStore};
 pub use faulty::{Attempts, Fault, FaultyStore, Refusals};
 pub use flusher::{Flusher, FlusherConfig, FlusherParts};
 pub use journal::{Journal, JournalConfig, Left, Leftovers, Release};
-pub use log::{AppendError, Batch, Log, LogConfig, LogError, Place, Recovered};
+pub use log::{AppendError, Batch, Log, LogConfig, LogError, Place, Recovered, make_folder};
 pub use mongo::{IndexChange, MongoConfig, MongoStore, WriteConcernLevel};
 pub use outbox::{Outbox, OutboxConfig, ParkError};
 pub use path::{WritePath, WritePathConfig, WritePathError};

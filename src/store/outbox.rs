@@ -19,7 +19,8 @@ use tracing::{error, info, warn};
 use super::contract::{CommentStore, Record};
 use super::log::{AppendError, Batch, Log, LogConfig, LogError, Place, Recovered};
 use super::mongo::document;
-use crate::metrics::Metrics;
+use super::trouble::Trouble;
+use crate::metrics::{self, Metrics};
 use crate::model::{Comment, CommentId, Posted, Seq};
 
 /// A replayed segment's file is deleted whole, so this is also about how much more than its comments an outbox takes.
@@ -80,6 +81,7 @@ struct Inner {
     filled: Notify,
     /// A batch has been replayed.
     released: Notify,
+    trouble: Mutex<Trouble>,
     metrics: Arc<Metrics>,
 }
 
@@ -111,6 +113,9 @@ pub(super) fn tell(recovered: &Recovered, dir: &Path) {
     for file in &recovered.damaged {
         error!(file = %file.display(), "comments may be lost: the disk gives back other bytes than it was given");
     }
+    if recovered.lost > 0 {
+        error!(%dir, comments = recovered.lost, "the disk has lost comments, so many at least; the ledger has them as damaged");
+    }
     if recovered.torn_bytes > 0 {
         warn!(%dir, bytes = recovered.torn_bytes, "the end was torn, as by a crash while it was written");
     }
@@ -130,7 +135,8 @@ impl Outbox {
         let log = LogConfig { dir: config.dir.clone(), max_bytes: config.max_bytes, segment_bytes: SEGMENT_BYTES };
         let (log, recovered) = Log::open(log)?;
         tell(&recovered, &config.dir);
-        metrics.account.recover(recovered.records);
+        metrics.account.recover(recovered.records + recovered.lost);
+        (0..recovered.lost).for_each(|_| metrics.account.settle(metrics::Place::Outbox, 0, &["damaged"]));
         let inner = Inner {
             is_in_use: AtomicBool::new(recovered.records > 0),
             is_full: AtomicBool::new(false),
@@ -140,6 +146,7 @@ impl Outbox {
             waiting: Mutex::default(),
             filled: Notify::new(),
             released: Notify::new(),
+            trouble: Mutex::default(),
             metrics,
         };
         let outbox = Self { inner: Arc::new(inner) };
@@ -222,8 +229,21 @@ impl Outbox {
         let bytes: Vec<Bytes> = records.iter().map(|record| document::encode(&record.posted.comment)).collect();
         let appended =
             tokio::task::spawn_blocking(move || log.append(&bytes)).await.map_err(|_| ParkError::BrokenOff)?;
+        self.tell_of_trouble(appended.as_ref().err());
         self.inner.is_full.store(appended.is_err(), Ordering::Release);
         Ok(appended.map(drop)?)
+    }
+
+    /// Tells of batches that were not taken, ever more rarely, and of the next one that is.
+    fn tell_of_trouble(&self, error: Option<&AppendError>) {
+        let mut trouble = self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = error {
+            if let Some(batches) = trouble.meet(1) {
+                warn!(%error, batches, "the outbox does not take a batch, it stays in memory");
+            }
+        } else if let Some(batches) = trouble.end() {
+            info!(batches, "the outbox takes batches again; so many times it did not");
+        }
     }
 
     fn remember(&self, records: &[Record]) {
@@ -296,6 +316,14 @@ impl Outbox {
     pub(super) async fn replayed(&self) {
         while !self.is_empty() && !self.is_in_use() {
             self.inner.released.notified().await;
+        }
+    }
+
+    /// Writes down what was released, for a clean end: it does not come again at the next start.
+    pub(super) async fn write_down(&self) {
+        let log = self.inner.log.clone();
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || log.write_down()).await {
+            warn!(%error, "could not write down what was replayed; it comes again at the next start");
         }
     }
 

@@ -67,7 +67,8 @@ pub enum WritePathError {
 pub struct WritePath {
     queue: WriteQueue,
     flusher: JoinHandle<()>,
-    replayer: Option<(Outbox, JoinHandle<()>)>,
+    outbox: Option<Outbox>,
+    replayer: Option<JoinHandle<()>>,
     /// Brings in what could be put nowhere at the start.
     recovery: Option<JoinHandle<()>>,
     journal: Option<Journal>,
@@ -117,14 +118,14 @@ impl WritePath {
             let replaying = ReplayerConfig { batch, per_sec, backoff, max_backoff };
             let (queue, aside) = (queue.clone(), aside.clone());
             let metrics = Arc::clone(metrics);
-            let parts = ReplayerParts { outbox: outbox.clone(), store: Arc::clone(store), queue, aside, metrics };
-            (outbox, Replayer::new(replaying, parts).spawn())
+            let parts = ReplayerParts { outbox, store: Arc::clone(store), queue, aside, metrics };
+            Replayer::new(replaying, parts).spawn()
         });
         let hurry = CancellationToken::new();
         let parts = FlusherParts::new(queue.clone(), Arc::clone(store), aside, Arc::clone(metrics));
-        let parts = FlusherParts { outbox, hurry: hurry.clone(), ..parts };
+        let parts = FlusherParts { outbox: outbox.clone(), hurry: hurry.clone(), ..parts };
         let flusher = Flusher::new(config.flusher, parts).spawn();
-        Ok(Self { queue, flusher, replayer, recovery, journal, is_all_on_disk: false, hurry })
+        Ok(Self { queue, flusher, outbox, replayer, recovery, journal, is_all_on_disk: false, hurry })
     }
 
     /// Where accepted comments go.
@@ -152,9 +153,12 @@ impl WritePath {
         if !is_flushed {
             self.flusher.abort();
         }
-        if let Some((outbox, replayer)) = self.replayer.take() {
-            // Senders may be waiting for it. What it has under way after that is still in the outbox, for the next start.
+        if let Some(outbox) = &self.outbox {
+            // Senders may be waiting for it.
             let _replayed = timeout_at(hurry, outbox.replayed()).await;
+        }
+        // What it has under way after that is still in the outbox, for the next start.
+        if let Some(replayer) = self.replayer.take() {
             replayer.abort();
             let _aborted = timeout_at(last, replayer).await;
         }
@@ -163,6 +167,9 @@ impl WritePath {
             recovery.abort();
         }
         self.queue.settle();
+        if let Some(outbox) = self.outbox.take() {
+            let _written = timeout_at(last, outbox.write_down()).await;
+        }
         if let Some(journal) = self.journal.take() {
             // A disk that hangs must not hold up the end, and what it would have said is then not known.
             let closed = timeout_at(deadline, tokio::task::spawn_blocking(|| journal.close())).await;

@@ -100,10 +100,10 @@ impl Life {
     pub(super) async fn killed(self) {
         let Self { mut path, .. } = self;
         path.flusher.abort();
-        if let Some((outbox, replayer)) = path.replayer.take() {
+        if let Some(replayer) = path.replayer.take() {
             replayer.abort();
-            drop(outbox);
         }
+        path.outbox = None;
         if let Some(journal) = path.journal.take() {
             tokio::task::spawn_blocking(|| journal.close()).await.unwrap();
         }
@@ -285,4 +285,93 @@ async fn what_is_left_in_a_journal_goes_to_the_outbox_though_the_journal_is_off_
     let life = scene.begin(scene.config()).await;
     life.until("all of it is stored", |ledger| (ledger.recovered, ledger.stored, ledger.outbox) == (30, 30, 0)).await;
     assert_eq!(scene.memory.all().len(), 30);
+}
+
+#[tokio::test]
+async fn a_clean_stop_in_the_midst_of_a_replay_leaves_just_what_is_not_stored() {
+    let mut scene = Scene::new();
+    let mut config = scene.config();
+    config.outbox.as_mut().unwrap().per_sec = 10;
+    let life = scene.begin(config).await;
+    scene.store.fail_until_told(Fault::Refuse);
+    scene.push(&life, 60);
+    life.until("all of it is parked", |ledger| ledger.outbox == 60).await;
+    scene.store.heal();
+    life.until("some of it is stored", |ledger| ledger.stored >= 10).await;
+    // What is stored is released before the second is over in which it may be.
+    sleep(Duration::from_millis(200)).await;
+    let (_, ledger) = life.end(Duration::from_secs(3)).await;
+    assert!((1..60).contains(&ledger.outbox), "{ledger}");
+    let life = scene.begin(scene.config()).await;
+    assert_eq!(life.ledger().recovered, ledger.outbox);
+    life.until("the rest is stored", |now| (now.stored, now.outbox) == (ledger.outbox, 0)).await;
+    assert_eq!(scene.memory.all().len(), 60);
+}
+
+#[tokio::test]
+async fn what_was_stored_does_not_come_out_of_a_closed_journal_again() {
+    let mut scene = Scene::new();
+    let config = WritePathConfig { journal: scene.journal(), outbox: None, ..scene.config() };
+    let life = scene.begin(config.clone()).await;
+    // The first batch hangs, those behind it do not.
+    scene.store.fail_next_write(Fault::Slow(Duration::from_secs(3600)));
+    scene.push(&life, 10);
+    for posted in &scene.posted {
+        posted.kept().await;
+    }
+    sleep(Duration::from_millis(100)).await;
+    scene.push(&life, 20);
+    life.until("those behind it are stored", |ledger| ledger.stored == 20).await;
+    let Life { mut path, .. } = life;
+    path.flusher.abort();
+    tokio::task::spawn_blocking(move || path.journal.take().unwrap().close()).await.unwrap();
+    scene.store.heal();
+    let life = scene.begin(config).await;
+    assert_eq!((life.ledger().recovered, scene.memory.all().len()), (10, 30));
+}
+
+/// Flips a bit in the last byte of the first segment of a log, and in one before it.
+fn damage(dir: &Path) {
+    let mut files = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
+    let path = files.find(|path| path.extension().is_some_and(|ending| ending == "log")).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    // The length of the first record, and the last byte of the last.
+    [24, last].into_iter().for_each(|at| bytes[at] ^= 1);
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn what_the_disk_has_lost_of_the_outbox_is_in_the_ledger() {
+    let mut scene = Scene::new();
+    let life = scene.begin(scene.config()).await;
+    scene.store.fail_until_told(Fault::Slow(Duration::from_secs(3600)));
+    scene.push(&life, 60);
+    let (_, ledger) = life.end(Duration::from_secs(3)).await;
+    assert_eq!(ledger.outbox, 60);
+    damage(&scene.dir.path().join("outbox"));
+    scene.store.heal();
+    let life = scene.begin(scene.config()).await;
+    assert_eq!((life.ledger().recovered, life.ledger().refused()), (60, 2));
+    life.until("the rest is stored", |ledger| (ledger.stored, ledger.outbox) == (58, 0)).await;
+    assert_eq!(life.ledger().unsettled(), 0);
+}
+
+#[tokio::test]
+async fn what_the_disk_has_lost_of_the_journal_is_in_the_ledger() {
+    let mut scene = Scene::new();
+    let config = WritePathConfig { journal: scene.journal(), outbox: None, ..scene.config() };
+    let life = scene.begin(config.clone()).await;
+    scene.store.fail_until_told(Fault::Slow(Duration::from_secs(3600)));
+    scene.push(&life, 30);
+    for posted in &scene.posted {
+        posted.kept().await;
+    }
+    let Life { mut path, .. } = life;
+    path.flusher.abort();
+    tokio::task::spawn_blocking(move || path.journal.take().unwrap().close()).await.unwrap();
+    damage(&scene.dir.path().join("journal/memory"));
+    scene.store.heal();
+    let ledger = scene.begin(config).await.ledger();
+    assert_eq!((ledger.recovered, ledger.stored, ledger.refused(), ledger.unsettled()), (30, 28, 2, 0));
 }

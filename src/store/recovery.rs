@@ -82,15 +82,17 @@ impl Recovery {
     /// Puts some of it into the outbox, else into the store, and forgets it here.
     async fn bring_in(&self, left: &Left) -> Result<(), String> {
         let records: Vec<_> = left.comments.iter().map(|comment| self.record(comment.clone())).collect();
-        if let Err(parking) = self.park(&records).await {
+        if !records.is_empty()
+            && let Err(parking) = self.park(&records).await
+        {
             let stored = self.store.write(&records).await;
             let report = stored
                 .map_err(|error| parking.map_or_else(|| error.to_string(), |full| full + "; " + &error.to_string()))?;
             self.metrics.account.recover(records.len() as u64);
             self.settler.settle(&records, &report, Place::Outbox).await;
         }
-        self.metrics.account.recover(left.foreign.len() as u64);
-        self.settler.give_up(0, &left.foreign).await;
+        self.metrics.account.recover(left.foreign.len() as u64 + left.lost);
+        self.settler.give_up(left.lost, &left.foreign).await;
         self.leftovers.release(left.release);
         Ok(())
     }

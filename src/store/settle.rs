@@ -25,8 +25,8 @@ impl Settler {
 
     /// Settles every record of a batch that lay in `place`.
     pub(super) async fn settle(&self, records: &[Record], report: &WriteReport, place: Place) {
-        // On the disk first: once the ledger says set aside, the comment can be found there.
-        self.aside.append(records, report).await;
+        // On the disk first: once the ledger says set aside, the comment can be found there, or is counted as lost.
+        self.count_lost(self.aside.append(records, report).await);
         let mut refused = Vec::new();
         for aside in &report.set_aside {
             let reason = known(aside.reason);
@@ -41,9 +41,13 @@ impl Settler {
         }
     }
 
+    fn count_lost(&self, comments: u64) {
+        self.metrics.set_aside_lost.inc_by(comments);
+    }
+
     /// Gives up comments of the outbox that the disk has lost, or that are none of this release, which are written down.
     pub(super) async fn give_up(&self, lost: u64, foreign: &[(&'static str, Bytes)]) {
-        self.aside.append_foreign(foreign).await;
+        self.count_lost(self.aside.append_foreign(foreign).await);
         for (field, _) in foreign {
             error!(field, "a record on the disk is no comment that this release knows, it is set aside");
         }

@@ -188,6 +188,31 @@ async fn with_disk_durability_the_embedded_store_loses_nothing_acknowledged_eith
     assert_eq!(server.stop().await.code, Some(0));
 }
 
+#[tokio::test]
+async fn a_stop_in_the_midst_of_a_replay_leaves_the_next_life_just_what_is_not_stored() {
+    let (mut set, folder) = (ReplicaSet::start(1, Access::Open).await, tempfile::tempdir().unwrap());
+    let slow = "[shutdown]\ndeadline = \"6s\"\nclose_spread = \"0s\"";
+    let impatient = IMPATIENT.replace("[store]\n", "[store]\nbatch = 20\noutbox_replay_per_sec = 20\n");
+    let begin = |set: &ReplicaSet, config: &str| {
+        let server = Start::in_folder(folder.path()).config(NO_LIMITS).config(config).config(slow);
+        server.args(&["--mongodb", &set.uri(None)]).run()
+    };
+    let server = begin(&set, &impatient);
+    let mut ann = Viewer::join(server.address, "r1", "").await;
+    set.kill(0);
+    say_numbers(&mut ann, 0..200).await;
+    until("all of it is in the outbox", async || ledger(&server).await.in_outbox == 200).await;
+    set.restart(0).await;
+    until("some of it is stored", async || ledger(&server).await.stored >= 40).await;
+    let end = server.stop().await;
+    let left = end.ledger().in_outbox;
+    assert!(end.code == Some(0) && (1..=160).contains(&left), "{end:?}");
+    let server = begin(&set, IMPATIENT);
+    until_stored(&server, left).await;
+    assert_eq!(ledger(&server).await.recovered, left);
+    each_once(&set.texts().await, 200);
+}
+
 /// The texts of the room's window and of its newest page, which must be the same, and whether each is said to be whole.
 async fn history(server: &Server) -> (Vec<String>, [bool; 2]) {
     let (_, window) = server.get("/api/rooms/r1/comments?last=300s&limit=100").await;

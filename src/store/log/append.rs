@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 
 use super::error::AppendError;
-use super::format::{MAX_RECORD_BYTES, put_header, put_record, record_bytes};
+use super::format::{Format, MAX_RECORD_BYTES, header_of, put_record, record_bytes};
 use super::state::{Place, Target};
 use super::{Inner, lock};
 
@@ -77,8 +77,8 @@ fn encode<R: AsRef<[u8]>>(target: Target, bytes: u64, records: &[R]) -> Vec<u8> 
     // Some more than needed: a header may come first.
     let mut buffer = Vec::with_capacity(usize::try_from(bytes).unwrap_or_default() + 64);
     if target.offset == 0 {
-        put_header(&mut buffer, target.segment);
+        buffer.extend_from_slice(&header_of(Format::Two, target.segment));
     }
-    records.iter().for_each(|record| put_record(&mut buffer, record.as_ref()));
+    (target.first..).zip(records).for_each(|(number, record)| put_record(&mut buffer, number, record.as_ref()));
     buffer
 }

@@ -34,7 +34,7 @@ pub enum LogError {
     },
     /// A segment is in a format that this server does not know. Nothing was touched.
     #[error(
-        "{path} is in format {version}, and this server reads format {VERSION}: let the server that wrote it empty the log, or move the file away"
+        "{path} is in format {version}, and this server reads formats up to {VERSION}: let the server that wrote it empty the log, or move the file away"
     )]
     Version {
         /// The file at fault.
@@ -43,8 +43,7 @@ pub enum LogError {
         version: u32,
     },
     /// Records that were appended can no longer be read: the disk gives back other bytes than it was given. Their bytes
-    /// are in `kept`, and the log's count fell by that many. Those behind them are read next, unless no way leads there:
-    /// then all that follows in their segment was moved to `kept` and counts in `records`. Told once.
+    /// are in `kept`, and the log's count fell by that many. Those behind them are read next. Told once.
     #[error("{records} records of a log are damaged and lost to it; their bytes are kept in {kept}")]
     Damaged {
         /// How many records the log lost, those aside that were settled already.

@@ -1,15 +1,24 @@
 //! The folder of a log: its lock, the names in it, and what is done to whole files.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+
+use tracing::warn;
 
 use super::error::LogError;
 
 const LOCK: &str = "lock";
 const SEGMENT: &str = ".log";
 const DAMAGED: &str = ".damaged";
+const RELEASED: &str = "released";
+/// What is to take the place of another file, until it does.
+const NEW: &str = "new";
+
+/// What is read at a time, and lost of a file where the disk cannot read: a page, of which sectors are parts.
+const BLOCK: u64 = 4096;
 
 /// A folder that is ours until this is dropped.
 #[derive(Debug)]
@@ -20,13 +29,13 @@ pub(super) struct Folder {
     _lock: File,
 }
 
-/// What was kept of a segment.
+/// Bytes of a file.
 #[derive(Debug)]
-pub(super) struct Copy {
-    /// The file that holds it.
-    pub(super) path: PathBuf,
-    /// Whether it was not there before with just these bytes.
-    pub(super) is_new: bool,
+pub(super) struct Bytes {
+    /// The bytes, with zeros where the disk gave none.
+    pub(super) bytes: Vec<u8>,
+    /// Whether there is such a place.
+    pub(super) has_holes: bool,
 }
 
 /// What was found in a folder.
@@ -41,13 +50,7 @@ pub(super) struct Listing {
 impl Folder {
     /// Makes the folder if it is missing, and locks it.
     pub(super) fn open(dir: &Path) -> Result<Self, LogError> {
-        fs::create_dir_all(dir).map_err(LogError::io("create", dir))?;
-        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // A folder is only there after a power cut if the one above it is synced.
-        let synced = File::open(parent).and_then(|parent| parent.sync_all());
-        synced.map_err(LogError::io("sync", parent))?;
-        // Before anything of ours is put into a folder that is another's.
-        list(dir)?;
+        make_folder(dir)?;
         let path = dir.join(LOCK);
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let lock = lock.map_err(LogError::io("open", &path))?;
@@ -60,7 +63,7 @@ impl Folder {
         Ok(Self { dir: dir.into(), handle, _lock: lock })
     }
 
-    /// Lists the segments and refuses what no log writes.
+    /// Lists the segments. What no log writes is left alone.
     pub(super) fn list(&self) -> Result<Listing, LogError> {
         list(&self.dir)
     }
@@ -110,51 +113,124 @@ impl Folder {
         cut.map_err(LogError::io("shorten", path))
     }
 
-    /// Copies a part of a segment, which stays as it is, to a file of its own.
-    pub(super) fn copy_aside(&self, number: u64, part: &Range<u64>) -> Result<Copy, LogError> {
-        let mut bytes = Vec::new();
-        let read = self.open_segment(number).and_then(|mut segment| {
-            segment.seek(SeekFrom::Start(part.start))?;
-            segment.take(part.end - part.start).read_to_end(&mut bytes)
-        });
-        read.map_err(LogError::io("read", self.path(number)))?;
-        let path = self.damaged(number, part.start);
+    /// The length of a segment.
+    pub(super) fn length(&self, number: u64) -> Result<u64, LogError> {
+        let meta = self.path(number).metadata();
+        Ok(meta.map_err(LogError::io("look at", self.path(number)))?.len())
+    }
+
+    /// Syncs a segment.
+    pub(super) fn sync_segment(&self, number: u64) -> Result<(), LogError> {
+        let synced = self.open_segment(number).and_then(|file| file.sync_all());
+        synced.map_err(LogError::io("sync", self.path(number)))
+    }
+
+    /// Reads a part of a segment, as far as it reaches, and around what the disk cannot read.
+    pub(super) fn read(&self, number: u64, part: Range<u64>) -> Result<Bytes, LogError> {
+        let file = self.open_segment(number);
+        let read = file.and_then(|file| read_around(part, |buffer, offset| file.read_at(buffer, offset)));
+        read.map_err(LogError::io("read", self.path(number)))
+    }
+
+    /// Writes bytes that stand at `offset` of a segment to a file of their own, and gives it, unless it has them already.
+    pub(super) fn keep(&self, number: u64, offset: u64, bytes: &[u8]) -> Result<Option<PathBuf>, LogError> {
+        let path = self.damaged(number, offset);
         if fs::read(&path).is_ok_and(|there| there == bytes) {
-            return Ok(Copy { path, is_new: false });
+            return Ok(None);
         }
+        // A file of that name holds the first of these bytes, or is left by an attempt that did not get this far.
         let written = File::create(&path).and_then(|mut copy| {
-            copy.write_all(&bytes)?;
+            copy.write_all(bytes)?;
             copy.sync_all()?;
             self.sync()
         });
         written.map_err(LogError::io("write", &path))?;
-        Ok(Copy { path, is_new: true })
+        Ok(Some(path))
     }
 
-    fn damaged(&self, number: u64, offset: u64) -> PathBuf {
+    /// Where bytes are kept that stood at `offset` of a segment.
+    pub(super) fn damaged(&self, number: u64, offset: u64) -> PathBuf {
         self.dir.join(format!("{number:016x}-{offset:x}{DAMAGED}"))
     }
 
-    /// Ends a segment at `offset` and keeps what stood behind in a file of its own, whose path it gives.
-    pub(super) fn set_aside(&self, number: u64, offset: u64) -> Result<PathBuf, LogError> {
-        let kept = self.damaged(number, offset);
-        if offset == 0 {
-            let renamed = fs::rename(self.path(number), &kept).and_then(|()| self.sync());
-            renamed.map_err(LogError::io("rename", self.path(number)))?;
-            return Ok(kept);
-        }
-        let copied = self.open_segment(number).and_then(|mut segment| {
-            segment.seek(SeekFrom::Start(offset))?;
-            // A file of that name holds the first of these bytes, or is left by an attempt that did not get this far.
-            let mut copy = File::create(&kept)?;
-            io::copy(&mut segment, &mut copy)?;
-            copy.sync_all()?;
-            self.sync()
-        });
-        copied.map_err(LogError::io("write", &kept))?;
-        self.cut(number, offset)?;
+    /// Takes a whole segment out of the log, and gives where it is now.
+    pub(super) fn set_aside(&self, number: u64) -> Result<PathBuf, LogError> {
+        let kept = self.damaged(number, 0);
+        let renamed = fs::rename(self.path(number), &kept).and_then(|()| self.sync());
+        renamed.map_err(LogError::io("rename", self.path(number)))?;
         Ok(kept)
     }
+
+    /// Where the note of what is released is.
+    pub(super) fn released(&self) -> PathBuf {
+        self.dir.join(RELEASED)
+    }
+
+    /// Gives a file of ours this content, or leaves it as it is.
+    pub(super) fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), LogError> {
+        let new = self.dir.join(NEW);
+        let replaced = File::create(&new).and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&new, path)?;
+            self.sync()
+        });
+        replaced.map_err(LogError::io("write", path))
+    }
+}
+
+/// Makes a folder and those above it that are missing, so that they are there after a power cut: each is only if the one
+/// above it is synced. The one above the last is synced in any case, as an earlier attempt may not have got to it.
+///
+/// # Errors
+/// [`LogError::Io`]; some of them may have been made.
+pub fn make_folder(dir: &Path) -> Result<(), LogError> {
+    let above = |dir: &Path| {
+        let parent = dir.parent()?;
+        Some(if parent.as_os_str().is_empty() { PathBuf::from(".") } else { parent.to_owned() })
+    };
+    let missing = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists()).count();
+    fs::create_dir_all(dir).map_err(LogError::io("create", dir))?;
+    for parent in dir.ancestors().take(missing.max(1)).filter_map(above) {
+        match File::open(&parent).and_then(|parent| parent.sync_all()) {
+            // One that may be entered and not listed is somebody else's to keep.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            synced => synced.map_err(LogError::io("sync", &parent))?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether the disk itself cannot read: `EIO`, which is 5 on every Unix.
+pub(super) fn is_unreadable(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(5)
+}
+
+/// Reads a part of a file, as far as it reaches. What the disk cannot read is left out by the block.
+fn read_around(part: Range<u64>, read_at: impl Fn(&mut [u8], u64) -> io::Result<usize>) -> io::Result<Bytes> {
+    let (mut bytes, mut has_holes, mut at) = (Vec::new(), false, part.start);
+    let mut buffer = vec![0; BLOCK as usize];
+    while at < part.end {
+        // Up to a border between blocks, so that a bad block costs nothing of its neighbours.
+        let most = (BLOCK - at % BLOCK).min(part.end - at) as usize;
+        let block = buffer.get_mut(..most).unwrap_or_default();
+        let count = match read_at(block, at) {
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if is_unreadable(&error) => {
+                has_holes = true;
+                block.fill(0);
+                most
+            }
+            Err(error) => return Err(error),
+        };
+        if count == 0 {
+            break;
+        }
+        bytes.extend(block.iter().take(count));
+        at += count as u64;
+    }
+    Ok(Bytes { bytes, has_holes })
 }
 
 fn list(dir: &Path) -> Result<Listing, LogError> {
@@ -162,14 +238,15 @@ fn list(dir: &Path) -> Result<Listing, LogError> {
     for entry in fs::read_dir(dir).map_err(LogError::io("list", dir))? {
         let path = entry.map_err(LogError::io("list", dir))?.path();
         match path.file_name().and_then(|name| name.to_str()).map(Name::parse) {
-            Some(Name::Lock) => {}
+            Some(Name::Other) => {}
             Some(Name::Segment(number)) => {
                 segments.push(number);
                 last = last.max(number);
             }
             // Its number is not given again: a segment of that name might have to be set aside in turn.
             Some(Name::Damaged(number)) => last = last.max(number),
-            Some(Name::Foreign) | None => return Err(LogError::Foreign { path }),
+            // As file systems put there themselves: `lost+found`, `.nfs…`.
+            Some(Name::Foreign) | None => warn!(path = %path.display(), "it is no part of the log, and is left alone"),
         }
     }
     segments.sort_unstable();
@@ -184,7 +261,8 @@ pub(super) fn segment_name(number: u64) -> String {
 /// What a name in the folder stands for.
 #[derive(Debug, PartialEq, Eq)]
 enum Name {
-    Lock,
+    /// One of the files that are there once.
+    Other,
     Segment(u64),
     Damaged(u64),
     Foreign,
@@ -192,8 +270,8 @@ enum Name {
 
 impl Name {
     fn parse(name: &str) -> Self {
-        if name == LOCK {
-            return Self::Lock;
+        if [LOCK, RELEASED, NEW].contains(&name) {
+            return Self::Other;
         }
         // Only what we write ourselves: a plus sign or capitals, which would parse, do not come back the same.
         let segment = name.strip_suffix(SEGMENT).and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -211,12 +289,43 @@ mod tests {
 
     #[test]
     fn only_names_that_a_log_writes_are_its_own() {
-        assert_eq!(Name::parse("lock"), Name::Lock);
+        for other in ["lock", "released", "new"] {
+            assert_eq!(Name::parse(other), Name::Other);
+        }
         assert_eq!(Name::parse("00000000000000ff.log"), Name::Segment(255));
         assert_eq!(Name::parse("00000000000000ff-18.damaged"), Name::Damaged(255));
         for foreign in ["", ".log", "ff.log", "00000000000000FF.log", "+0000000000000ff.log", "notes.txt", "x.damaged"]
         {
             assert_eq!(Name::parse(foreign), Name::Foreign, "{foreign}");
         }
+    }
+
+    #[test]
+    fn a_sector_that_cannot_be_read_costs_its_block_alone() {
+        let file: Vec<u8> = (0..20_000u32).map(|n| n as u8 | 1).collect();
+        let read_at = |buffer: &mut [u8], at: u64| {
+            let at = at as usize;
+            let part = &file[at..(at + buffer.len()).min(file.len())];
+            if (at..at + part.len()).contains(&9000) {
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            buffer[..part.len()].copy_from_slice(part);
+            Ok(part.len())
+        };
+        let Bytes { bytes, has_holes } = read_around(100..30_000, read_at).unwrap();
+        assert!(has_holes && bytes.len() == 20_000 - 100);
+        let zeros: Vec<usize> = (100..20_000).filter(|at| bytes[at - 100] == 0).collect();
+        assert_eq!((zeros.len(), zeros[0], zeros[4095]), (4096, 8192, 12_287));
+        assert!((100..20_000).all(|at| bytes[at - 100] == if zeros.contains(&at) { 0 } else { file[at] }));
+        let refused = read_around(0..10, |_, _| Err(ErrorKind::PermissionDenied.into())).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn folders_are_made_as_deep_as_need_be() {
+        let dir = tempfile::tempdir().unwrap();
+        make_folder(&dir.path().join("data/journal/mongodb")).unwrap();
+        make_folder(&dir.path().join("data/journal/mongodb")).unwrap();
+        assert!(dir.path().join("data/journal/mongodb").is_dir());
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! It knows bytes and nothing of what they mean. What is appended is synced before the call returns; it is read oldest
 //! first, and it goes when it is released, in any order. The folder holds one file a segment (format: `format.rs`), a
-//! lock, and what the disk damaged. A segment is deleted once all its records are released, and which of them were is
-//! not written down: **after a restart or a crash, released records may be read again**, up to a segment of them for
-//! each segment that was not empty. Consumers must bear records coming twice.
+//! lock, what the disk damaged, and a note of what is released (`released.rs`). A segment is deleted once all its records
+//! are released; the note is written now and then and by [`Log::write_down`]: **after a crash, what was released since may
+//! be read again**. Consumers must bear records coming twice.
 //!
 //! All calls but the counts do file I/O and block; asynchronous callers make them on a thread for it.
 
@@ -14,19 +14,27 @@ mod folder;
 mod format;
 mod read;
 mod recover;
+mod released;
 mod state;
+mod survey;
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 pub use error::{AppendError, LogError};
 use folder::Folder;
+pub use folder::make_folder;
 pub use read::Batch;
 use read::Cursor;
 pub use recover::Recovered;
 pub use state::Place;
 use state::{Limits, State};
+use tokio::time::Instant;
+
+/// How often it is written down what is released, if that has changed: two fsyncs each time.
+const WRITE_DOWN: Duration = Duration::from_secs(10);
 
 /// Where a log is and how large it grows.
 #[derive(Clone, Debug)]
@@ -46,10 +54,12 @@ pub struct Log {
     inner: Arc<Inner>,
 }
 
-/// The locks are taken from top to bottom. `cursor` and `active` are held during I/O, `state` never.
+/// The locks are taken from top to bottom. `noted`, `cursor` and `active` are held during I/O, `state` never.
 #[derive(Debug)]
 struct Inner {
     folder: Folder,
+    /// When it was written down what is released, and what was.
+    noted: Mutex<(Instant, Vec<Place>)>,
     cursor: Mutex<Cursor>,
     /// The file of the segment that the state calls active.
     active: Mutex<Option<File>>,
@@ -69,7 +79,9 @@ impl Log {
         let limits = Limits { max_bytes: config.max_bytes, segment_bytes: config.segment_bytes };
         let (state, recovered) = recover::recover(&folder, limits)?;
         let (cursor, active) = (Mutex::new(Cursor::START), Mutex::new(None));
-        let inner = Inner { folder, cursor, active, state: Mutex::new(state) };
+        // What the note says of segments that are gone stays there until it is written anew.
+        let noted = Mutex::new((Instant::now(), state.settled()));
+        let inner = Inner { folder, noted, cursor, active, state: Mutex::new(state) };
         Ok((Self { inner: Arc::new(inner) }, recovered))
     }
 
@@ -88,8 +100,8 @@ impl Log {
     /// are none; they stay in the log until they are released.
     ///
     /// # Errors
-    /// [`LogError::Damaged`] once for records that the disk lost, [`LogError::Io`] if it could not be read now. Either
-    /// way the next call goes on where this one stopped.
+    /// [`LogError::Damaged`] once for records that the disk lost, [`LogError::Io`] if it could not be read now. The next
+    /// call goes on where this one stopped; behind records that the disk alone could not read, which stay in the log.
     pub fn read(&self, limit_records: usize, limit_bytes: usize) -> Result<Option<Batch>, LogError> {
         let batch = self.inner.read(limit_records, limit_bytes);
         if matches!(batch, Err(LogError::Damaged { .. })) {
@@ -108,8 +120,8 @@ impl Log {
     /// were released before are passed over. Deletes the segments of which this was the last.
     ///
     /// # Errors
-    /// [`LogError::Io`] if a file could not be deleted. The records are released all the same; the next call tries to
-    /// delete the file again, and until then it counts in [`Log::bytes`].
+    /// [`LogError::Io`] if a file could not be deleted or written. The records are released all the same; the next call
+    /// tries to delete the file again, and until then it counts in [`Log::bytes`].
     pub fn release(&self, places: impl IntoIterator<Item = Place>) -> Result<(), LogError> {
         {
             let mut state = lock(&self.inner.state);
@@ -117,7 +129,24 @@ impl Log {
                 state.settle(place);
             }
         }
-        self.inner.delete_freed()
+        self.inner.delete_freed()?;
+        let is_due = lock(&self.inner.noted).0.elapsed() >= WRITE_DOWN;
+        if is_due { self.write_down() } else { Ok(()) }
+    }
+
+    /// Writes down what is released, so that the next opening does not read it again: for a clean end.
+    ///
+    /// # Errors
+    /// [`LogError::Io`]; an earlier note stays, and some records come twice after the next opening.
+    pub fn write_down(&self) -> Result<(), LogError> {
+        let mut noted = lock(&self.inner.noted);
+        noted.0 = Instant::now();
+        let settled = lock(&self.inner.state).settled();
+        if settled != noted.1 {
+            released::write(&self.inner.folder, &settled)?;
+            noted.1 = settled;
+        }
+        Ok(())
     }
 
     /// How many records were appended and not released.

@@ -1,13 +1,16 @@
 //! Reading: the unsettled records behind the cursor, oldest first.
 
 use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, Read, Seek as _, SeekFrom};
+use std::io::{self, BufReader, ErrorKind, Seek as _, SeekFrom};
+use std::path::PathBuf;
 
 use bytes::Bytes;
 
 use super::error::LogError;
-use super::format::{Found, HEADER_BYTES, Records};
+use super::folder::{self, is_unreadable};
+use super::format::{Format, Found, HEADER_BYTES, Records};
 use super::state::{Place, Run};
+use super::survey::find;
 use super::{Inner, lock};
 
 /// Records that were read together. They stand in one segment, each behind the other.
@@ -58,73 +61,77 @@ impl Inner {
             };
             let found = file.and_then(|file| read_run(file, &mut cursor, run, limit_bytes));
             match found.map_err(LogError::io("read", self.folder.path(segment)))? {
-                Outcome::Batch(batch) => return Ok(Some(batch)),
-                // All of them are settled: nothing is lost.
-                Outcome::Damaged { behind } if behind.index <= run.place.first => *cursor = behind,
-                Outcome::Damaged { behind } => self.lose(&mut cursor, behind)?,
-                Outcome::Lost => self.give_up_behind(*cursor)?,
+                Some(batch) => return Ok(Some(batch)),
+                None => self.pass_over(&mut cursor, run)?,
             }
         }
     }
 
-    /// Takes out of the log what stands between the cursor and `behind`, and moves the cursor there. The bytes stay in
-    /// their segment, so that all that was given a place keeps it.
-    fn lose(&self, cursor: &mut Cursor, behind: Cursor) -> Result<(), LogError> {
+    /// Moves the cursor behind what stands there and cannot be read, and takes that out of the log. The bytes stay in their
+    /// segment, so that all that was given a place keeps it.
+    fn pass_over(&self, cursor: &mut Cursor, run: Run) -> Result<(), LogError> {
         let Cursor { segment, index, offset } = *cursor;
-        if !lock(&self.state).has_segment(segment) {
+        let read = self.folder.read(segment, offset..run.end);
+        let folder::Bytes { mut bytes, has_holes } = match read {
+            Err(_) if !lock(&self.state).has_segment(segment) => return Ok(()),
+            read => read?,
+        };
+        let behind = match find(&bytes, 0, Format::Two, index) {
+            Some((at, number, _)) if number < run.records => {
+                bytes.truncate(at);
+                Cursor { segment, index: number, offset: offset + at as u64 }
+            }
+            _ => Cursor { segment, index: run.records, offset: run.end },
+        };
+        let lost = Place { segment, first: index, count: behind.index - index };
+        if behind.index <= run.place.first {
+            // All of them are settled: nothing is lost.
+            *cursor = behind;
             return Ok(());
         }
-        let kept = self.folder.copy_aside(segment, &(offset..behind.offset))?.path;
+        if has_holes {
+            // It may be a cable. They stay in the log, and the next opening sees whether they can be read then.
+            *cursor = behind;
+            let source =
+                io::Error::other(format!("the disk does not give {} records, which are passed over", lost.len()));
+            return Err(LogError::io("read", self.folder.path(segment))(source));
+        }
+        self.folder.keep(segment, offset, &bytes)?;
         *cursor = behind;
-        match lock(&self.state).settle(Place { segment, first: index, count: behind.index - index }) {
+        self.lose(lost, self.folder.damaged(segment, offset), behind.index == run.records)
+    }
+
+    fn lose(&self, lost: Place, kept: PathBuf, is_end: bool) -> Result<(), LogError> {
+        // Held so that nothing is being appended to what is sealed.
+        let _active = lock(&self.active);
+        let mut state = lock(&self.state);
+        if is_end {
+            // Who knows where the file ends.
+            state.seal(lost.segment);
+        }
+        match state.settle(lost) {
             // They were settled meanwhile.
             0 => Ok(()),
             records => Err(LogError::Damaged { records, kept }),
         }
     }
-
-    /// Takes out of the log what stands at the cursor and behind it in its segment, since it cannot be read.
-    fn give_up_behind(&self, cursor: Cursor) -> Result<(), LogError> {
-        // Held so that nothing is being appended to what is cut.
-        let _active = lock(&self.active);
-        if !lock(&self.state).has_segment(cursor.segment) {
-            return Ok(());
-        }
-        let kept = self.folder.set_aside(cursor.segment, cursor.offset)?;
-        let records = lock(&self.state).cut(cursor.segment, cursor.index, cursor.offset);
-        Err(LogError::Damaged { records, kept })
-    }
-}
-
-/// What was found where a run is to be read.
-enum Outcome {
-    /// Records, and the cursor is behind them.
-    Batch(Batch),
-    /// The record at the cursor is damaged; `behind` is the next that is not, or the segment's end.
-    Damaged { behind: Cursor },
-    /// No way leads on from the cursor.
-    Lost,
 }
 
 /// Reads the records of a run, which begins at the cursor or behind it, and moves the cursor behind those that it gives,
-/// or to what stands in the way.
-fn read_run(mut file: File, cursor: &mut Cursor, run: Run, limit_bytes: usize) -> io::Result<Outcome> {
+/// or to what stands in the way. `None` if that is the next that is due.
+fn read_run(mut file: File, cursor: &mut Cursor, run: Run, limit_bytes: usize) -> io::Result<Option<Batch>> {
     file.seek(SeekFrom::Start(cursor.offset))?;
-    let mut found = Records::new(BufReader::new(file), cursor.offset, run.end);
+    let mut found = Records::new(BufReader::new(file), cursor.index, cursor.offset, run.end);
     let (mut at, mut records, mut bytes) = (*cursor, Vec::new(), 0);
     while (records.len() as u64) < run.place.count {
-        let payload = match found.read_next()? {
-            Found::Record(payload) => payload,
-            _ if !records.is_empty() => break,
-            Found::Bad => {
+        let payload = match found.read_next() {
+            Ok(Found::Record(payload)) => payload,
+            Err(error) if !is_unreadable(&error) => return Err(error),
+            Ok(Found::Bad) | Err(_) if records.is_empty() => {
                 *cursor = at;
-                let behind = find_behind(&mut found, at, run)?;
-                return Ok(behind.map_or(Outcome::Lost, |behind| Outcome::Damaged { behind }));
+                return Ok(None);
             }
-            Found::Torn | Found::End => {
-                *cursor = at;
-                return Ok(Outcome::Lost);
-            }
+            Ok(Found::Bad) | Err(_) => break,
         };
         if at.index >= run.place.first {
             bytes += payload.len();
@@ -137,24 +144,5 @@ fn read_run(mut file: File, cursor: &mut Cursor, run: Run, limit_bytes: usize) -
     }
     *cursor = at;
     let place = Place { count: records.len() as u64, ..run.place };
-    Ok(Outcome::Batch(Batch { records, place }))
-}
-
-/// Finds where good records go on behind a bad one that stood at `bad` and was just read. `None` if its length may be what
-/// is damaged, as not just so many records follow as were appended: with one that leads to the head of another record,
-/// a record would be settled in the name of its neighbour.
-fn find_behind(found: &mut Records<impl Read>, bad: Cursor, run: Run) -> io::Result<Option<Cursor>> {
-    let mut at = bad.next(found.offset());
-    let mut behind = None;
-    loop {
-        match found.read_next()? {
-            Found::Record(_) => {
-                behind = behind.or(Some(at));
-                at = at.next(found.offset());
-            }
-            Found::Bad => at = at.next(found.offset()),
-            Found::End => return Ok((at.index == run.records).then(|| behind.unwrap_or(at))),
-            Found::Torn => return Ok(None),
-        }
-    }
+    Ok(Some(Batch { records, place }))
 }

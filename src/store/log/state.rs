@@ -27,6 +27,11 @@ impl Place {
         self.count == 0
     }
 
+    /// Whether this record is one of them.
+    pub(super) fn has(self, segment: u64, record: u64) -> bool {
+        self.segment == segment && record >= self.first && record - self.first < self.count
+    }
+
     /// The place of each of them, in order.
     pub fn each(self) -> impl Iterator<Item = Self> + use<> {
         (self.first..self.first + self.count).map(move |first| Self { first, count: 1, ..self })
@@ -81,6 +86,8 @@ pub(super) struct Target {
     pub(super) segment: u64,
     /// The segment's length before; 0 if it is to be made.
     pub(super) offset: u64,
+    /// The number of the next record.
+    pub(super) first: u64,
 }
 
 /// Unsettled records that follow each other in one segment.
@@ -142,11 +149,10 @@ impl State {
 
     /// Says where `bytes` of records go, if there is room. [`State::commit`] or [`State::fail`] must follow.
     pub(super) fn begin(&mut self, bytes: u64) -> Result<Target, AppendError> {
-        let active = self.active.and_then(|segment| Some((segment, self.segments.get(&segment)?.bytes)));
-        let active = active.filter(|(_, bytes)| *bytes < self.limits.segment_bytes);
-        let target = match active {
-            Some((segment, offset)) => Target { segment, offset },
-            None => Target { segment: self.next, offset: 0 },
+        let active = self.active.and_then(|segment| Some((segment, self.segments.get(&segment)?)));
+        let target = match active.filter(|(_, found)| found.bytes < self.limits.segment_bytes) {
+            Some((segment, found)) => Target { segment, offset: found.bytes, first: found.records },
+            None => Target { segment: self.next, offset: 0, first: 0 },
         };
         let bytes = if target.offset == 0 { bytes + HEADER_BYTES } else { bytes };
         let Limits { max_bytes, .. } = self.limits;
@@ -238,19 +244,21 @@ impl State {
         self.segments.contains_key(&segment)
     }
 
-    /// Ends a segment before record `index`, which stands at `offset`, and gives how many unsettled ones it lost.
-    /// No append may be under way.
-    pub(super) fn cut(&mut self, number: u64, index: u64, offset: u64) -> u64 {
-        let Some(segment) = self.segments.get_mut(&number) else { return 0 };
-        let lost = (index..segment.records).filter(|record| !segment.is_settled(*record)).count() as u64;
-        self.bytes -= segment.bytes - offset;
-        self.records -= lost;
-        segment.bytes = offset;
-        segment.records = index;
-        segment.open -= lost;
-        segment.settled.truncate(usize::try_from(index).unwrap_or(usize::MAX));
-        self.active.take_if(|active| *active == number);
-        self.free_if_settled(number);
-        lost
+    /// Says that a segment is not appended to any more. No append may be under way.
+    pub(super) fn seal(&mut self, segment: u64) {
+        self.active.take_if(|active| *active == segment);
+    }
+
+    /// The settled records of the segments that are not freed.
+    pub(super) fn settled(&self) -> Vec<Place> {
+        let runs = self.segments.iter().flat_map(|(&segment, found)| {
+            let mut first = 0;
+            found.settled.chunk_by(|one, next| one == next).filter_map(move |run| {
+                let place = Place { segment, first, count: run.len() as u64 };
+                first += place.count;
+                (run.first() == Some(&true)).then_some(place)
+            })
+        });
+        runs.collect()
     }
 }
