@@ -11,8 +11,7 @@ mod housekeeping;
 #[cfg(test)]
 mod testing;
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use entrance::{Entrance, Missed};
@@ -29,7 +28,7 @@ use crate::store::{CommentStore, PushError, StoreError, WriteQueue};
 use flight::Flights;
 use hearing::Hearing;
 use history::WindowKey;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// A probe of the store or the relay that takes longer than this has failed.
 const PROBE_PATIENCE: Duration = Duration::from_secs(3);
@@ -79,8 +78,8 @@ struct Inner {
     parts: HubParts,
     windows: Windows,
     pages: Pages,
-    /// After a failed read, rooms are not warmed from the store before this moment (UTC milliseconds).
-    cold_until: AtomicI64,
+    /// After a failed read, rooms are not warmed from the store before this moment.
+    cold_until: Mutex<Option<Instant>>,
     /// Rooms whose comments the relay was told to bring, and whether it does.
     hearing: Hearing,
 }
@@ -112,8 +111,7 @@ impl Hub {
             if parts.relay.is_joined() { Some(Arc::new(Forward(Arc::clone(&parts.relay)))) } else { None };
         let rooms = Registry::new(config.room.clone(), parts.clock.clone(), Arc::clone(&parts.metrics), observer);
         let (windows, pages) = (Flights::new(Arc::clone(&parts.metrics)), Flights::new(Arc::clone(&parts.metrics)));
-        let cold_until = AtomicI64::new(i64::MIN);
-        let hearing = Hearing::default();
+        let (cold_until, hearing) = (Mutex::default(), Hearing::default());
         Self { inner: Arc::new(Inner { config, rooms, parts, windows, pages, cold_until, hearing }) }
     }
 

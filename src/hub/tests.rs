@@ -91,8 +91,9 @@ async fn a_store_that_does_not_answer_holds_joins_up_once_and_briefly() {
     scene.join(None).await;
     assert_eq!((begun.elapsed(), scene.store.attempts().reads), (PATIENCE, 1), "the store is left alone for a while");
     scene.store.heal();
-    scene.pass(COLD);
-    assert_eq!(scene.join(None).await.0.joined.recent.len(), 3);
+    scene.clock.set(scene.clock.now().minus(Duration::from_secs(3600)));
+    tokio::time::advance(COLD).await;
+    assert_eq!(scene.join(None).await.0.joined.recent.len(), 3, "whatever became of the time of day");
 }
 
 #[tokio::test(start_paused = true)]
