@@ -165,6 +165,12 @@ impl Hub {
 
     fn no_room(&self, _full: TooManyRooms) -> Refusal {
         Refusal::TooManyRooms { retry_after: self.retry_after() }
+    /// Whether a sender who asks for this waits for more than the queue, be it the store or the journal.
+    #[must_use]
+    pub fn has_to_wait(&self, level: AckLevel) -> bool {
+        level == AckLevel::Stored || self.inner.parts.queue.is_journaled()
+    }
+
     }
 
     fn not_kept(&self, refused: PushError) -> Refusal {

@@ -135,6 +135,12 @@ impl WriteQueue {
     pub fn len(&self) -> usize {
         self.inner.receiver.len()
     }
+    /// Whether what is accepted is synced to a journal before its sender is told.
+    #[must_use]
+    pub fn is_journaled(&self) -> bool {
+        self.inner.journal.is_some()
+    }
+
 
     /// Whether none wait.
     #[must_use]
