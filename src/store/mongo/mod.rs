@@ -181,8 +181,11 @@ impl MongoStore {
         report: &mut WriteReport,
     ) -> Result<(), StoreError> {
         let verdicts = judge(error)?;
-        let refused = verdicts.iter().filter(|(_, verdict)| *verdict != Verdict::Duplicate).count();
-        let are_others_in = sent.len() > refused;
+        // Duplicates are in from an earlier attempt: they do not show that the server takes anything now.
+        let has_inserted = sent.len() > verdicts.len();
+        if has_inserted {
+            self.inner.undecided.took_some();
+        }
         let mut undecided = Vec::new();
         for (index, verdict) in verdicts {
             // The server may name a document that it was not sent. Nothing it says of the others holds then.
@@ -191,7 +194,7 @@ impl MongoStore {
                 Verdict::Duplicate => report.duplicates += 1,
                 Verdict::SetAside { reason, detail } => report.set_aside.push(SetAside { id, reason, detail }),
                 Verdict::Undecided { code, detail } => {
-                    if self.inner.undecided.has_failed_enough(id, code, are_others_in) {
+                    if self.inner.undecided.has_failed_enough(id, code, has_inserted) {
                         report.set_aside.push(SetAside { id, reason: "refused", detail });
                     } else {
                         undecided.push(detail);
@@ -267,8 +270,9 @@ impl CommentStore for MongoStore {
         }
         let collection = self.inner.collection.clone_with_type::<Encoded<'_>>();
         let insert = collection.insert_many(&documents).ordered(false).into_future();
-        if let Err(error) = within(self.inner.config.operation_timeout(), "a write", insert).await? {
-            self.take_apart(&error, &sent, &mut report)?;
+        match within(self.inner.config.operation_timeout(), "a write", insert).await? {
+            Ok(_) => self.inner.undecided.took_some(),
+            Err(error) => self.take_apart(&error, &sent, &mut report)?,
         }
         self.inner.undecided.forget(&sent);
         Ok(report)
