@@ -27,7 +27,7 @@ const PARKED_BATCH: usize = 8192;
 pub struct FlusherConfig {
     /// How often a batch is written even if it is not full.
     pub interval: Duration,
-    /// Most comments in a batch.
+    /// Most comments in one write to the store.
     pub batch: usize,
     /// Most batches on their way at once.
     pub in_flight: usize,
