@@ -158,7 +158,7 @@ impl Flusher {
 
     /// Gives what the store said; `None` when the outbox has the batch.
     async fn write(&self, records: &[Record], turn: &Turn) -> Option<WriteReport> {
-        let begun = Instant::now();
+        let begun = self.outcomes.begun();
         let mut attempt = 0;
         loop {
             attempt += 1;

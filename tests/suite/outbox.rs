@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use bson::doc;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -232,4 +233,22 @@ async fn what_a_room_lacks_while_the_outbox_is_replayed_is_said_and_there_after_
     let reads = server.metric("danmaku_store_reads_total").await;
     assert_eq!(history(&server).await, (all, [true; 2]));
     assert_eq!(server.metric("danmaku_store_reads_total").await, reads, "memory has it all");
+}
+
+#[tokio::test]
+async fn a_mongodb_that_answers_and_stores_nothing_makes_the_server_unready_until_it_does() {
+    let (set, folder) = (ReplicaSet::start(1, Access::Open).await, tempfile::tempdir().unwrap());
+    let server = Start::in_folder(folder.path()).config("[server]\nprobe_interval = \"100ms\"").config(IMPATIENT);
+    let server = server.args(&["--mongodb", &set.uri(None)]).run();
+    let answers = async |word: &str| server.request("GET", "/readyz", "").await.2.contains(word);
+    until("it is ready", async || answers("ready\n").await).await;
+    set.command(0, doc! { "fsync": 1, "lock": true }).await.unwrap();
+    let mut ann = Viewer::join(server.address, "r1", "").await;
+    say_numbers(&mut ann, 0..5).await;
+    until("readiness tells it", async || answers("store_stalled").await).await;
+    assert_eq!(ledger(&server).await.in_outbox, 5, "MongoDB still answers probes");
+    set.command(0, doc! { "fsyncUnlock": 1 }).await.unwrap();
+    until_stored(&server, 5).await;
+    until("it is ready again", async || answers("ready\n").await).await;
+    each_once(&set.texts().await, 5);
 }
