@@ -60,7 +60,7 @@ impl App {
         std::fs::create_dir_all(&config.data_dir)
             .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
         let listener = server::bind(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
-        let kind = config.store.kind();
+        let (kind, part) = (config.store.kind(), config.store.part());
         // A folder with an outbox has been used with MongoDB: the address is not a slip of the first day.
         let has_served = config.outbox.as_ref().is_some_and(|outbox| outbox.dir.exists());
         let store = open_store(config.store, &clock, has_served).await?;
@@ -73,6 +73,7 @@ impl App {
                 journal: config.journal,
                 data_dir: config.data_dir,
                 store: kind,
+                part,
             },
             &store,
             &metrics,

@@ -252,3 +252,34 @@ async fn a_mongodb_that_answers_and_stores_nothing_makes_the_server_unready_unti
     until("it is ready again", async || answers("ready\n").await).await;
     each_once(&set.texts().await, 5);
 }
+
+#[tokio::test]
+async fn what_waits_for_one_database_is_not_sent_to_another_and_who_has_no_outbox_is_told_of_it() {
+    let (mut set, folder) = (ReplicaSet::start(1, Access::Open).await, tempfile::tempdir().unwrap());
+    let begin = |database: &str, config: &str| {
+        let server = Start::in_folder(folder.path()).config(config).config("[shutdown]\ndeadline = \"6s\"");
+        server.args(&["--mongodb", &set.uri(None).replace("/?", &format!("/{database}?"))])
+    };
+    let server = begin("danmakud", IMPATIENT).run();
+    let mut ann = Viewer::join(server.address, "r1", "").await;
+    set.kill(0);
+    say_numbers(&mut ann, 0..5).await;
+    assert_eq!(server.stop().await.ledger().in_outbox, 5);
+    let (other, without) = (begin("other", IMPATIENT), IMPATIENT.replace("[store]", "[store]\noutbox_max_bytes = 0"));
+    let (without, same) = (begin("danmakud", &without), begin("danmakud", IMPATIENT));
+    let other_again = begin("other", IMPATIENT);
+    set.restart(0).await;
+
+    let end = other.fail().await;
+    let told = end.stderr.lines().find(|line| line.starts_with("danmakud: ")).unwrap_or_default();
+    assert!(end.code == Some(1) && told.contains("5 comments for database danmakud, collection danmaku"), "{end:?}");
+    assert!(told.contains("database other, collection danmaku") && told.contains("outbox"), "{told}");
+    let end = without.run().stop().await;
+    assert!(end.code == Some(0) && end.stderr.contains("set store.outbox_max_bytes"), "{end:?}");
+    let server = same.run();
+    until_stored(&server, 5).await;
+    assert_eq!(server.stop().await.code, Some(0));
+    each_once(&set.texts().await, 5);
+    let end = other_again.run().stop().await;
+    assert_eq!((end.code, end.ledger().recovered), (Some(0), 0), "{end:?}");
+}

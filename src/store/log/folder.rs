@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use super::error::LogError;
 
 const LOCK: &str = "lock";
+/// What the log is for, written by its owner.
+pub(crate) const MARK: &str = "mark";
 const SEGMENT: &str = ".log";
 const DAMAGED: &str = ".damaged";
 
@@ -162,7 +164,7 @@ fn list(dir: &Path) -> Result<Listing, LogError> {
     for entry in fs::read_dir(dir).map_err(LogError::io("list", dir))? {
         let path = entry.map_err(LogError::io("list", dir))?.path();
         match path.file_name().and_then(|name| name.to_str()).map(Name::parse) {
-            Some(Name::Lock) => {}
+            Some(Name::Other) => {}
             Some(Name::Segment(number)) => {
                 segments.push(number);
                 last = last.max(number);
@@ -184,7 +186,8 @@ pub(super) fn segment_name(number: u64) -> String {
 /// What a name in the folder stands for.
 #[derive(Debug, PartialEq, Eq)]
 enum Name {
-    Lock,
+    /// One of the files that are there once.
+    Other,
     Segment(u64),
     Damaged(u64),
     Foreign,
@@ -192,8 +195,9 @@ enum Name {
 
 impl Name {
     fn parse(name: &str) -> Self {
-        if name == LOCK {
-            return Self::Lock;
+        // A mark that was being made when the power went is as good as none.
+        if [LOCK, MARK, "mark.new"].contains(&name) {
+            return Self::Other;
         }
         // Only what we write ourselves: a plus sign or capitals, which would parse, do not come back the same.
         let segment = name.strip_suffix(SEGMENT).and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -211,7 +215,9 @@ mod tests {
 
     #[test]
     fn only_names_that_a_log_writes_are_its_own() {
-        assert_eq!(Name::parse("lock"), Name::Lock);
+        for other in ["lock", "mark", "mark.new"] {
+            assert_eq!(Name::parse(other), Name::Other);
+        }
         assert_eq!(Name::parse("00000000000000ff.log"), Name::Segment(255));
         assert_eq!(Name::parse("00000000000000ff-18.damaged"), Name::Damaged(255));
         for foreign in ["", ".log", "ff.log", "00000000000000FF.log", "+0000000000000ff.log", "notes.txt", "x.damaged"]

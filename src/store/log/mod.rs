@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use error::{AppendError, LogError};
 use folder::Folder;
+pub(super) use folder::MARK;
 pub use read::Batch;
 use read::Cursor;
 pub use recover::Recovered;
