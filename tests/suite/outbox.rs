@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bson::doc;
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::support::mongod::{Access, ReplicaSet};
 use super::support::server::{LastLine, NO_LIMITS, Server, Start, until};
@@ -129,6 +129,31 @@ async fn a_server_that_has_served_before_starts_without_mongodb_and_prepares_it_
     let danmaku = set.client().await.database("danmakud").collection::<bson::Document>("danmaku");
     until("its indexes are there", async || danmaku.list_index_names().await.is_ok_and(|names| names.len() == 3)).await;
     until("it says that it is ready", async || server.request("GET", "/readyz", "").await.0 == 200).await;
+    assert_eq!(server.stop().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_server_that_has_served_before_does_not_wait_for_a_mongodb_that_is_silent_or_cannot_be_looked_up() {
+    let (set, folder) = (ReplicaSet::start(1, Access::Open).await, tempfile::tempdir().unwrap());
+    let begin = |uri: &str| Start::in_folder(folder.path()).args(&["--mongodb", uri]).run();
+    let uri = set.uri(None);
+    assert_eq!(begin(&uri).stop().await.code, Some(0));
+    set.client().await.database("danmakud").drop().await.unwrap();
+    set.freeze(0);
+    for uri in [uri.as_str(), "mongodb+srv://db.invalid"] {
+        let begun = Instant::now();
+        let server = begin(uri);
+        // Less than mongodb.server_selection_timeout.
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+        let mut ann = Viewer::join(server.address, "r1", "").await;
+        say_numbers(&mut ann, 0..1).await;
+        server.signal("KILL");
+        server.end().await;
+    }
+    let server = begin(&uri);
+    set.thaw(0);
+    let danmaku = set.client().await.database("danmakud").collection::<bson::Document>("danmaku");
+    until("its indexes are there", async || danmaku.list_index_names().await.is_ok_and(|names| names.len() == 3)).await;
     assert_eq!(server.stop().await.code, Some(0));
 }
 
