@@ -1,5 +1,6 @@
 //! The wiring: builds every room of the house from the configuration, runs it, and takes it down in order.
 
+use std::future::ready;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 use tracing::{debug, error, info, warn};
 
 use crate::admission::Admission;
@@ -19,12 +20,16 @@ use crate::relay::{Heard, Loopback, RedisRelay, Relay};
 use crate::server::{self, Doors, Readiness, Wheel};
 use crate::shutdown::Shutdown;
 use crate::store::{
-    self, CommentStore, EmbeddedStore, IndexChange, MongoStore, StoreError, WritePath, WritePathConfig,
+    self, CommentStore, EmbeddedStore, IndexChange, MongoConfig, MongoStore, StoreError, WritePath, WritePathConfig,
 };
 use crate::wire;
 
 /// How often rooms are looked after.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
+
+/// How long a start waits for MongoDB when it need not: one that is there is prepared by then, and one that refuses for good
+/// is told at once.
+const HEAD_START: Duration = Duration::from_secs(1);
 
 /// How long after a failed attempt a MongoDB that was away at the start is prepared again.
 const PREPARE_AGAIN: Duration = Duration::from_secs(1);
@@ -52,17 +57,24 @@ pub struct Farewell {
     pub has_closed_all: bool,
 }
 
+impl Farewell {
+    /// For a stop that came before anything was accepted: what was found on the disk is still there.
+    #[must_use]
+    pub fn before_serving(metrics: &Metrics) -> Self {
+        Self { ledger: metrics.account.read(), is_journaled: true, has_closed_all: true }
+    }
+}
+
 impl App {
     /// Opens the store, joins other nodes, listens, and serves.
     ///
     /// # Errors
     /// When the data folder, the store, the relay or the address cannot be had; nothing is left running.
-    pub async fn start(config: Config, clock: Clock, shutdown: Shutdown) -> Result<Self> {
-        let metrics = Arc::new(Metrics::default());
+    pub async fn start(config: Config, clock: Clock, shutdown: Shutdown, metrics: Arc<Metrics>) -> Result<Self> {
         store::make_folder(&config.data_dir)
             .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
         let listener = server::bind(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
-        let kind = config.store.kind();
+        let (kind, part) = (config.store.kind(), config.store.part());
         // A folder with an outbox has been used with MongoDB: the address is not a slip of the first day.
         let has_served = config.outbox.as_ref().is_some_and(|outbox| outbox.dir.exists());
         let store = open_store(config.store, &clock, has_served).await?;
@@ -75,6 +87,7 @@ impl App {
                 journal: config.journal,
                 data_dir: config.data_dir,
                 store: kind,
+                part,
             },
             &store,
             &metrics,
@@ -112,12 +125,6 @@ impl App {
         self.hub.ledger()
     }
 
-    /// A handle that reads the account while [`App::drain`] runs.
-    #[must_use]
-    pub fn hub(&self) -> Hub {
-        self.hub.clone()
-    }
-
     /// Waits for the shutdown to begin, then takes everything down within its deadline: intake off, what is queued into
     /// the store, sockets told and closed over their window.
     pub async fn drain(mut self) -> Farewell {
@@ -152,24 +159,9 @@ impl App {
     }
 }
 
-/// Opens the store. A MongoDB that is away is waited for beside the serving if the data folder `has_served` before.
 async fn open_store(config: StoreConfig, clock: &Clock, has_served: bool) -> Result<Arc<dyn CommentStore>> {
     match config {
-        StoreConfig::Mongo(config) => {
-            let shown = config.shown_uri();
-            // Without its sources, which repeat it with all that the driver knows.
-            let failed = |error: StoreError| anyhow!("cannot use MongoDB at {shown}: {error}");
-            let store = MongoStore::open(config, clock.clone()).await.map_err(failed)?;
-            match store.prepare().await {
-                Ok(changes) => tell_prepared(&changes),
-                Err(error) if has_served && error.is_transient() => {
-                    warn!(%error, "MongoDB is away; comments wait in the outbox until it is back");
-                    tokio::spawn(prepare_later(store.clone()));
-                }
-                Err(error) => return Err(failed(error)),
-            }
-            Ok(Arc::new(store))
-        }
+        StoreConfig::Mongo(config) => Ok(Arc::new(open_mongo(config, clock, has_served).await?)),
         StoreConfig::Embedded(config) => {
             let (dir, bucket) = (config.dir.display().to_string(), config.bucket);
             let store = EmbeddedStore::open(config, clock.clone()).context("cannot use the embedded store")?;
@@ -180,6 +172,32 @@ async fn open_store(config: StoreConfig, clock: &Clock, has_served: bool) -> Res
     }
 }
 
+/// Opens MongoDB. If the data folder `has_served` before, one that is away is waited for beside the serving.
+async fn open_mongo(config: MongoConfig, clock: &Clock, has_served: bool) -> Result<MongoStore> {
+    let shown = config.shown_uri();
+    // Without its sources, which repeat it with all that the driver knows.
+    let failed = |error: StoreError| anyhow!("cannot use MongoDB at {shown}: {error}");
+    let store = MongoStore::new(config, clock.clone()).map_err(failed)?;
+    let mut preparing = Box::pin({
+        let store = store.clone();
+        async move { store.prepare().await }
+    });
+    let patience = if has_served { HEAD_START } else { Duration::MAX };
+    match timeout(patience, &mut preparing).await {
+        Ok(Ok(changes)) => tell_prepared(&changes),
+        Ok(Err(error)) if has_served && error.is_transient() => {
+            warn!(%error, "MongoDB is away; comments wait in the outbox until it is back");
+            tokio::spawn(prepare_later(store.clone(), ready(Err(error))));
+        }
+        Ok(Err(error)) => return Err(failed(error)),
+        Err(_) => {
+            warn!("MongoDB is not ready yet; comments wait in the outbox until it is");
+            tokio::spawn(prepare_later(store.clone(), preparing));
+        }
+    }
+    Ok(store)
+}
+
 fn tell_prepared(changes: &[IndexChange]) {
     for change in changes {
         info!(%change, "index");
@@ -187,15 +205,17 @@ fn tell_prepared(changes: &[IndexChange]) {
     info!("comments are kept in MongoDB");
 }
 
-/// Prepares a MongoDB that was away at the start, once it is there.
-async fn prepare_later(store: MongoStore) {
+/// Prepares a MongoDB that was away at the start, once it is there. The first attempt was begun then.
+async fn prepare_later(store: MongoStore, first: impl Future<Output = Result<Vec<IndexChange>, StoreError>>) {
+    let mut prepared = first.await;
     loop {
-        sleep(PREPARE_AGAIN).await;
-        match store.prepare().await {
+        match prepared {
             Ok(changes) => return tell_prepared(&changes),
             Err(error) if error.is_transient() => debug!(%error, "MongoDB is still away"),
             Err(error) => error!(%error, "MongoDB cannot be used until somebody acts"),
         }
+        sleep(PREPARE_AGAIN).await;
+        prepared = store.prepare().await;
     }
 }
 

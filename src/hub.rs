@@ -11,8 +11,7 @@ mod housekeeping;
 #[cfg(test)]
 mod testing;
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use entrance::{Entrance, Missed};
@@ -29,7 +28,7 @@ use crate::store::{CommentStore, PushError, StoreError, WriteQueue};
 use flight::Flights;
 use hearing::Hearing;
 use history::WindowKey;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// A probe of the store or the relay that takes longer than this has failed.
 const PROBE_PATIENCE: Duration = Duration::from_secs(3);
@@ -43,6 +42,8 @@ pub struct HubConfig {
     pub retention: Duration,
     /// How long a reader waits for the store before it is answered from memory alone.
     pub read_patience: Duration,
+    /// How long the store may take nothing of what it is offered before the server is not ready.
+    pub write_patience: Duration,
     /// When a sender should try again whose comment found the queue full or the server stopping.
     pub retry_after: Duration,
 }
@@ -79,8 +80,8 @@ struct Inner {
     parts: HubParts,
     windows: Windows,
     pages: Pages,
-    /// After a failed read, rooms are not warmed from the store before this moment (UTC milliseconds).
-    cold_until: AtomicI64,
+    /// After a failed read, rooms are not warmed from the store before this moment.
+    cold_until: Mutex<Option<Instant>>,
     /// Rooms whose comments the relay was told to bring, and whether it does.
     hearing: Hearing,
 }
@@ -112,8 +113,7 @@ impl Hub {
             if parts.relay.is_joined() { Some(Arc::new(Forward(Arc::clone(&parts.relay)))) } else { None };
         let rooms = Registry::new(config.room.clone(), parts.clock.clone(), Arc::clone(&parts.metrics), observer);
         let (windows, pages) = (Flights::new(Arc::clone(&parts.metrics)), Flights::new(Arc::clone(&parts.metrics)));
-        let cold_until = AtomicI64::new(i64::MIN);
-        let hearing = Hearing::default();
+        let (cold_until, hearing) = (Mutex::default(), Hearing::default());
         Self { inner: Arc::new(Inner { config, rooms, parts, windows, pages, cold_until, hearing }) }
     }
 
@@ -163,6 +163,12 @@ impl Hub {
     #[must_use]
     pub fn busy(&self) -> Refusal {
         Refusal::Busy { retry_after: self.retry_after() }
+    }
+
+    /// Whether a sender who asks for this waits for more than the queue, be it the store or the journal.
+    #[must_use]
+    pub fn has_to_wait(&self, level: AckLevel) -> bool {
+        level == AckLevel::Stored || self.inner.parts.queue.is_journaled()
     }
 
     fn no_room(&self, _full: TooManyRooms) -> Refusal {
@@ -236,6 +242,9 @@ impl Hub {
         store.map_err(NotReady::Store)?;
         // A store can answer probes and take no writes: a user that may only read is enough for that.
         parts.queue.blocked().map_or(Ok(()), |reason| Err(NotReady::Blocked(reason)))?;
+        // So can one whose disk is locked, or that has lost its majority.
+        let stalled = parts.queue.waiting_for().filter(|waited| *waited > self.inner.config.write_patience);
+        stalled.map_or(Ok(()), |waited| Err(NotReady::Stalled(waited)))?;
         relay.unwrap_or_else(|_| Err(RelayError { detail: late() })).map_err(NotReady::Relay)
     }
 
@@ -263,6 +272,9 @@ pub enum NotReady {
     /// The store takes probes and no comments, until somebody acts.
     #[error("comments are kept in memory: {0}")]
     Blocked(String),
+    /// The store takes probes and no comments, and it is not known for how long.
+    #[error("no comment was stored for {}, they wait", humantime::format_duration(Duration::from_secs(.0.as_secs())))]
+    Stalled(Duration),
     /// The relay did not pass a probe on.
     #[error("{0}")]
     Relay(#[source] RelayError),
@@ -277,6 +289,7 @@ impl NotReady {
             Self::NotProbed => "not_probed",
             Self::Store(_) => "store_unavailable",
             Self::Blocked(_) => "store_blocked",
+            Self::Stalled(_) => "store_stalled",
             Self::Relay(_) => "relay_unavailable",
         }
     }

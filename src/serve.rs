@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -16,6 +17,7 @@ use crate::cli::{FAILED, OK, Question};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::load::{ReplayArgs, replay_command};
+use crate::metrics::Metrics;
 use crate::server;
 use crate::shutdown::Shutdown;
 
@@ -29,15 +31,25 @@ const ANSWERS: Duration = Duration::from_secs(30);
 pub async fn serve(config: Config) -> Result<ExitCode> {
     let deadline = config.shutdown_deadline;
     server::raise_limit(config.server.gate.max_connections);
-    let shutdown = Shutdown::default();
-    let app = App::start(config, Clock::system(), shutdown.clone()).await?;
-    let hub = app.hub();
-    on_signal(shutdown, deadline, move || {
-        eprintln!("danmakud: a second signal; {} accepted comments are not stored", hub.ledger().unsettled());
-        say(&format!("ledger: {}", hub.ledger()));
+    let (shutdown, metrics) = (Shutdown::default(), Arc::new(Metrics::default()));
+    let account = metrics.account.clone();
+    // Before the start, which may have to wait for others.
+    on_signal(shutdown.clone(), deadline, move || {
+        let ledger = account.read();
+        eprintln!("danmakud: a second signal; {} accepted comments are not stored", ledger.unsettled());
+        say(&format!("ledger: {ledger}"));
     })?;
+    let app = tokio::select! {
+        biased; // a stop goes before the start
+        _ = shutdown.begun() => return Ok(say_farewell(Farewell::before_serving(&metrics))),
+        app = App::start(config, Clock::system(), shutdown.clone(), Arc::clone(&metrics)) => app?,
+    };
     say(&format!("listening on http://{}", app.address));
-    let Farewell { ledger, is_journaled, has_closed_all } = app.drain().await;
+    Ok(say_farewell(app.drain().await))
+}
+
+/// Tells what was left, the ledger last, and gives the exit code.
+fn say_farewell(Farewell { ledger, is_journaled, has_closed_all }: Farewell) -> ExitCode {
     let is_lost = ledger.unsettled() > 0 && !is_journaled;
     if ledger.outbox > 0 {
         eprintln!("danmakud: {} accepted comments wait in the outbox for the next start", ledger.outbox);
@@ -49,7 +61,7 @@ pub async fn serve(config: Config) -> Result<ExitCode> {
         eprintln!("danmakud: {} accepted comments were not stored", ledger.unsettled());
     }
     say(&format!("ledger: {ledger}"));
-    Ok(ExitCode::from(if is_lost || !has_closed_all { FAILED } else { OK }))
+    ExitCode::from(if is_lost || !has_closed_all { FAILED } else { OK })
 }
 
 /// Begins the shutdown at the first signal; the second says its last words and ends the process at once.

@@ -14,6 +14,10 @@ use crate::room::RoomConfig;
 use crate::server::{GateConfig, ServerConfig};
 use crate::store::{EmbeddedConfig, FlusherConfig, JournalConfig, MongoConfig, OutboxConfig, WriteConcernLevel};
 
+/// Beyond `store.write_patience` the store may take nothing for this long before the server is not ready: a bulk that was
+/// too slow has gone to the outbox by then, and from there to the store if that is well.
+const STALL: Duration = Duration::from_secs(5);
+
 /// How often the flusher's waits may double.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -121,6 +125,7 @@ fn hub(merged: &Merged) -> Result<HubConfig, ConfigError> {
         },
         retention: merged.time("store.retention", &store.retention, SECOND, 3650 * DAY)?,
         read_patience: merged.time("store.read_patience", &store.read_patience, MILLISECOND, 60 * SECOND)?,
+        write_patience: write_patience(merged)?.saturating_add(STALL),
         retry_after: SECOND,
     })
 }
@@ -147,8 +152,12 @@ fn flusher(merged: &Merged) -> Result<FlusherConfig, ConfigError> {
         in_flight: merged.number("store.in_flight", raw.in_flight, 1, 256)?,
         backoff: BACKOFF.0,
         max_backoff: BACKOFF.1,
-        patience: merged.time("store.write_patience", &raw.write_patience, 10 * MILLISECOND, 600 * SECOND)?,
+        patience: write_patience(merged)?,
     })
+}
+
+fn write_patience(merged: &Merged) -> Result<Duration, ConfigError> {
+    merged.time("store.write_patience", &merged.raw.store.write_patience, 10 * MILLISECOND, 600 * SECOND)
 }
 
 fn store(merged: &Merged) -> Result<StoreConfig, ConfigError> {

@@ -96,6 +96,17 @@ impl StoreConfig {
             Self::Embedded(_) => "embedded",
         }
     }
+
+    /// What of it is used, for people; the embedded store has no parts.
+    #[must_use]
+    pub fn part(&self) -> Option<String> {
+        match self {
+            Self::Mongo(MongoConfig { database, collection, .. }) => {
+                Some(format!("database {database}, collection {collection}"))
+            }
+            Self::Embedded(_) => None,
+        }
+    }
 }
 
 /// What is logged, and how.

@@ -1,9 +1,9 @@
 //! Coming into a room: with the newest comments, or after the cursor of an earlier visit.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::Hub;
@@ -140,12 +140,13 @@ impl Hub {
 
     /// Whether joins do without the store for now.
     pub(super) fn is_cold(&self) -> bool {
-        self.inner.parts.clock.now().millis() < self.inner.cold_until.load(Ordering::Relaxed)
+        let until = *self.inner.cold_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() < until)
     }
 
     pub(super) fn turn_cold(&self, error: &StoreError) {
-        let until = self.inner.parts.clock.now().plus(COLD);
-        self.inner.cold_until.store(until.millis(), Ordering::Relaxed);
+        // Not by the wall clock: one that is set back an hour would keep rooms cold for that hour.
+        *self.inner.cold_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + COLD);
         warn!(%error, "cannot read a room's comments from the store; viewers start without");
     }
 }

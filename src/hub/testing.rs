@@ -99,7 +99,8 @@ impl Scene {
             metrics: Arc::clone(&metrics),
         };
         let retention = Duration::from_secs(3600);
-        let config = HubConfig { room, retention, read_patience: PATIENCE, retry_after: RETRY };
+        let (read_patience, write_patience) = (PATIENCE, PATIENCE * 2);
+        let config = HubConfig { room, retention, read_patience, write_patience, retry_after: RETRY };
         Self { hub: Hub::new(config, parts), queue, memory, store, relay, clock, metrics }
     }
 

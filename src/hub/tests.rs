@@ -91,8 +91,9 @@ async fn a_store_that_does_not_answer_holds_joins_up_once_and_briefly() {
     scene.join(None).await;
     assert_eq!((begun.elapsed(), scene.store.attempts().reads), (PATIENCE, 1), "the store is left alone for a while");
     scene.store.heal();
-    scene.pass(COLD);
-    assert_eq!(scene.join(None).await.0.joined.recent.len(), 3);
+    scene.clock.set(scene.clock.now().minus(Duration::from_secs(3600)));
+    tokio::time::advance(COLD).await;
+    assert_eq!(scene.join(None).await.0.joined.recent.len(), 3, "whatever became of the time of day");
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,6 +254,20 @@ async fn a_store_that_refuses_every_write_is_not_ready_until_it_is_mended() {
     tokio::time::sleep(pause * 2).await;
     scene.hub.probe().await.unwrap();
     assert_eq!(scene.hub.ledger().stored, 1);
+    // Nor is one ready that takes nothing for long, which a single slow write is not yet.
+    scene.store.fail_next_write(Fault::Slow(PATIENCE));
+    scene.store.fail_next_write(Fault::Slow(PATIENCE * 4));
+    scene.say(1);
+    tokio::time::sleep(PATIENCE / 2).await;
+    scene.hub.probe().await.unwrap();
+    tokio::time::sleep(PATIENCE).await;
+    assert_eq!(scene.hub.ledger().stored, 2);
+    scene.say(1);
+    tokio::time::sleep(PATIENCE * 3).await;
+    assert_eq!(scene.hub.probe().await.unwrap_err().code(), "store_stalled");
+    tokio::time::sleep(PATIENCE * 2).await;
+    scene.hub.probe().await.unwrap();
+    assert_eq!(scene.hub.ledger().stored, 3);
     flusher.abort();
 }
 

@@ -73,8 +73,9 @@ pub(super) async fn healthz() -> &'static str {
 #[utoipa::path(get, path = "/readyz", tag = "operations",
     responses(
         (status = 200, description = "The last probe came back", body = String),
-        (status = 503, description = "It did not (`store_unavailable`, `store_blocked`, `relay_unavailable`, \
-            `not_probed`), or the server is about to stop (`going_away`)", body = crate::wire::ErrorView<'_>),
+        (status = 503, description = "It did not (`store_unavailable`, `relay_unavailable`, `not_probed`), or the \
+            store takes probes and no comments (`store_blocked`, `store_stalled`), or the server is about to stop \
+            (`going_away`)", body = crate::wire::ErrorView<'_>),
     ))]
 pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str, Problem> {
     if state.doors.shutdown.has_begun() || !state.doors.hub.is_open() {

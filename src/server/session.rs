@@ -33,7 +33,8 @@ use crate::wire::{
 /// How long a client may take to close its side after ours.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Most acknowledgements of one connection that wait for the store. With more, the next send is answered `busy`.
+/// Most acknowledgements of one connection that wait for the store. With more, the next send whose acknowledgement would
+/// have to wait as well is answered `busy`.
 const MAX_WAITING_ACKS: usize = 4096;
 
 /// Most bytes that the kernel takes for a viewer beyond what is on its way to it. The default would be up to 4 MB
@@ -260,7 +261,7 @@ impl Session {
     fn answer(&mut self, text: &str) -> bool {
         let answer = match ClientFrame::parse(text) {
             Ok(ClientFrame::Ping) => Some(pong()),
-            Ok(ClientFrame::Send(draft)) if self.acks.as_ref().is_some_and(|acks| acks.len() >= MAX_WAITING_ACKS) => {
+            Ok(ClientFrame::Send(draft)) if self.doors.hub.has_to_wait(draft.ack) && self.has_enough_waiting() => {
                 Some(self.refuse(draft.nonce.as_ref(), &self.doors.hub.busy()))
             }
             Ok(ClientFrame::Send(draft)) => match self.doors.hub.publish(&self.identity, &self.room, &draft) {
@@ -273,6 +274,11 @@ impl Session {
             }
         };
         answer.is_some_and(|answer| !self.link.seat.queue(answer))
+    }
+
+    /// Whether no more acknowledgements may wait.
+    fn has_enough_waiting(&self) -> bool {
+        self.acks.as_ref().is_some_and(|acks| acks.len() >= MAX_WAITING_ACKS)
     }
 
     fn refuse(&self, nonce: Option<&Nonce>, refusal: &Refusal) -> Bytes {

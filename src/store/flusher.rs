@@ -27,7 +27,7 @@ const PARKED_BATCH: usize = 8192;
 pub struct FlusherConfig {
     /// How often a batch is written even if it is not full.
     pub interval: Duration,
-    /// Most comments in a batch.
+    /// Most comments in one write to the store.
     pub batch: usize,
     /// Most batches on their way at once.
     pub in_flight: usize,
@@ -158,7 +158,7 @@ impl Flusher {
 
     /// Gives what the store said; `None` when the outbox has the batch.
     async fn write(&self, records: &[Record], turn: &Turn) -> Option<WriteReport> {
-        let begun = Instant::now();
+        let begun = self.outcomes.begun();
         let mut attempt = 0;
         loop {
             attempt += 1;

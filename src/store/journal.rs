@@ -72,6 +72,12 @@ impl Leftovers {
         Ok(Self { log, left, lost })
     }
 
+    /// How many of them were not given yet.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.left.load(Ordering::Acquire)
+    }
+
     /// Gives the next of them, oldest first, at most `limit`; `None` at the end. Blocks.
     ///
     /// # Errors

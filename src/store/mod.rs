@@ -13,6 +13,7 @@ mod faulty;
 mod flusher;
 mod journal;
 mod log;
+mod mark;
 #[cfg(test)]
 pub(crate) mod memory;
 mod mongo;
@@ -33,6 +34,7 @@ pub use faulty::{Attempts, Fault, FaultyStore, Refusals};
 pub use flusher::{Flusher, FlusherConfig, FlusherParts};
 pub use journal::{Journal, JournalConfig, Left, Leftovers, Release};
 pub use log::{AppendError, Batch, Log, LogConfig, LogError, Place, Recovered, make_folder};
+pub use mark::MarkError;
 pub use mongo::{IndexChange, MongoConfig, MongoStore, WriteConcernLevel};
 pub use outbox::{Outbox, OutboxConfig, ParkError};
 pub use path::{WritePath, WritePathConfig, WritePathError};

@@ -26,15 +26,23 @@ impl Outcomes {
         Self { queue, metrics }
     }
 
+    /// A bulk is about to be offered to the store for the first time; gives the moment.
+    pub(super) fn begun(&self) -> Instant {
+        self.queue.begin_to_wait();
+        Instant::now()
+    }
+
     /// The store has taken a bulk that it was first offered then.
     pub(super) fn succeeded(&self, begun: Instant) {
         self.metrics.flush_seconds.observe(begun.elapsed().as_secs_f64());
         self.queue.set_blocked(None);
+        self.queue.cease_to_wait();
     }
 
     pub(super) fn failed(&self, failure: &StoreError, attempt: u32) {
         self.metrics.flush_retries.get_or_create(&[("class", failure.class())]).inc();
         self.queue.set_blocked((!failure.is_transient()).then(|| failure.to_string()));
+        self.queue.begin_to_wait();
         if failure.is_transient() {
             warn!(error = %failure, attempt, "flush failed, the batch is kept and tried again");
         } else {

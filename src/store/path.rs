@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::log::LogError;
+use super::mark::{self, MarkError};
 use super::recovery::Recovery;
 use super::settle::Settler;
 use super::{
@@ -44,6 +45,9 @@ pub struct WritePathConfig {
     pub data_dir: PathBuf,
     /// The kind of store: each has a journal of its own, so that what was accepted for one is not brought to another.
     pub store: &'static str,
+    /// Which part of such a store, as it may be told: what waits for one part is not brought to another. `None` if there is
+    /// only one.
+    pub part: Option<String>,
 }
 
 /// Why the write path cannot begin. What is on the disk stays there.
@@ -58,6 +62,9 @@ pub enum WritePathError {
         #[source]
         source: LogError,
     },
+    /// What waits is for another store.
+    #[error(transparent)]
+    Mark(#[from] MarkError),
     /// No thread can be had.
     #[error("cannot begin the journal: {0}")]
     Thread(#[from] std::io::Error),
@@ -89,8 +96,9 @@ impl WritePath {
         let aside = AsideFile::new(config.data_dir.join(ASIDE));
         let outbox = config.outbox.as_ref().map(|config| Outbox::open(config, Arc::clone(metrics)));
         let outbox = outbox.transpose().map_err(|source| WritePathError::Log { what: "the outbox", source })?;
-        if outbox.is_none() {
-            tell_of_stranded(&config.data_dir.join("outbox"));
+        match (&config.outbox, &outbox) {
+            (Some(OutboxConfig { dir, .. }), Some(outbox)) => claim(dir, &config, outbox.len())?,
+            _ => tell_of_stranded_outbox(&config),
         }
         let leftovers = open_journal(&config)?.map(Arc::new);
         let recovery = leftovers.clone().map(|leftovers| Recovery {
@@ -191,23 +199,43 @@ fn open_journal(config: &WritePathConfig) -> Result<Option<Leftovers>, WritePath
     let journals = config.data_dir.join("journal");
     for other in std::fs::read_dir(&journals).into_iter().flatten().flatten() {
         if other.file_name() != config.store {
-            tell_of_stranded(&other.path());
+            tell_of_stranded(&other.path(), "start with that one to send them");
         }
     }
     let dir = journals.join(config.store);
     if config.journal.is_none() && !dir.exists() {
         return Ok(None);
     }
-    let opened = Leftovers::open(&JournalConfig { dir });
-    opened.map(Some).map_err(|source| WritePathError::Log { what: "the journal", source })
+    let leftovers = Leftovers::open(&JournalConfig { dir: dir.clone() });
+    let leftovers = leftovers.map_err(|source| WritePathError::Log { what: "the journal", source })?;
+    claim(&dir, config, leftovers.left())?;
+    Ok(Some(leftovers))
+}
+
+fn claim(dir: &Path, config: &WritePathConfig, comments: u64) -> Result<(), MarkError> {
+    config.part.as_ref().map_or(Ok(()), |part| mark::claim(dir, part, comments))
+}
+
+/// Says what is left in an outbox that this configuration does without: because it says so, or because its store needs none.
+fn tell_of_stranded_outbox(config: &WritePathConfig) {
+    let dir = config.data_dir.join("outbox");
+    let is_for_ours =
+        mark::read(&dir).is_ok_and(|theirs| theirs.is_none_or(|theirs| config.part.as_ref() == Some(&theirs)));
+    let advice = if config.part.is_some() && is_for_ours {
+        "nothing sends them without an outbox: set store.outbox_max_bytes"
+    } else {
+        "they are for another store: start with that one, and with an outbox, to send them"
+    };
+    tell_of_stranded(&dir, advice);
 }
 
 /// Says so when an earlier life has left comments that this configuration sends nowhere.
-fn tell_of_stranded(dir: &Path) {
+fn tell_of_stranded(dir: &Path, advice: &str) {
     let Ok(files) = std::fs::read_dir(dir) else { return };
-    let bytes: u64 = files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum();
+    let logs = files.flatten().filter(|file| file.path().extension().is_some_and(|extension| extension == "log"));
+    let bytes: u64 = logs.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
     if bytes > 0 {
-        warn!(dir = %dir.display(), bytes, "comments wait here for another store: start with that one to send them");
+        warn!(dir = %dir.display(), bytes, "comments wait here, and stay here: {advice}");
     }
 }
 

@@ -52,6 +52,7 @@ impl Scene {
             journal: None,
             data_dir: self.dir.path().to_owned(),
             store: "memory",
+            part: Some("database d, collection c".into()),
         }
     }
 
@@ -266,6 +267,28 @@ async fn with_a_journal_a_comment_is_kept_before_it_is_stored_and_survives_a_kil
         .unwrap()
         .map_or(0, |_| 1);
     assert_eq!(left, 0, "what is stored is let go of");
+}
+
+#[tokio::test]
+async fn what_is_left_in_a_journal_is_not_brought_to_another_part_of_the_store() {
+    let mut scene = Scene::new();
+    let config = WritePathConfig { journal: scene.journal(), outbox: None, ..scene.config() };
+    let life = scene.begin(config.clone()).await;
+    scene.store.fail_until_told(Fault::Slow(Duration::from_secs(3600)));
+    scene.push(&life, 30);
+    for posted in &scene.posted {
+        timeout(Duration::from_secs(10), posted.kept()).await.expect("the disk takes it");
+    }
+    life.killed().await;
+    scene.store.heal();
+    let other = WritePathConfig { part: Some("database e, collection c".into()), ..config.clone() };
+    let store: Arc<dyn CommentStore> = Arc::clone(&scene.store) as _;
+    let refused = WritePath::begin(other.clone(), &store, &Arc::default()).await.err().expect("they are not for it");
+    assert!(matches!(&refused, WritePathError::Mark(MarkError::Other { comments: 30, .. })), "{refused}");
+    assert_eq!(scene.memory.all().len(), 0);
+    let life = scene.begin(config).await;
+    assert_eq!((life.ledger().stored, life.end(Duration::from_secs(10)).await.1.unsettled()), (30, 0));
+    scene.begin(other).await.killed().await;
 }
 
 #[tokio::test]

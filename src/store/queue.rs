@@ -5,9 +5,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::metrics::{Ledger, Metrics};
 use crate::model::Posted;
@@ -46,6 +48,8 @@ struct Inner {
     blocked: Mutex<Option<String>>,
     /// Whether nothing more becomes of any comment in this life of the server.
     is_settled: watch::Sender<bool>,
+    /// Since when the store has been offered something and has taken nothing.
+    waiting_since: Mutex<Option<Instant>>,
     metrics: Arc<Metrics>,
 }
 
@@ -77,6 +81,7 @@ impl WriteQueue {
                 journal,
                 blocked: Mutex::default(),
                 is_settled: watch::Sender::new(false),
+                waiting_since: Mutex::default(),
                 metrics,
             }),
         }
@@ -130,6 +135,12 @@ impl WriteQueue {
         self.inner.gate.load(Ordering::Acquire) == CLOSED
     }
 
+    /// Whether what is accepted is synced to a journal before its sender is told.
+    #[must_use]
+    pub fn is_journaled(&self) -> bool {
+        self.inner.journal.is_some()
+    }
+
     /// How many comments wait.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -178,6 +189,23 @@ impl WriteQueue {
         let mut is_settled = self.inner.is_settled.subscribe();
         // `self` holds the sender, so there is no error.
         let _is_settled = is_settled.wait_for(|is_settled| *is_settled).await;
+    }
+
+    /// Notes that the store is offered something, or has not taken it.
+    pub(super) fn begin_to_wait(&self) {
+        self.inner.waiting_since.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
+    }
+
+    /// Notes that the store has taken something.
+    pub(super) fn cease_to_wait(&self) {
+        *self.inner.waiting_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// How long the store has taken nothing of what it was offered; `None` when nothing is offered, or all is well.
+    #[must_use]
+    pub fn waiting_for(&self) -> Option<Duration> {
+        let since = *self.inner.waiting_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.map(|since| since.elapsed())
     }
 
     /// The account of all accepted comments.

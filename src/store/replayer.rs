@@ -92,7 +92,7 @@ impl Replayer {
     /// Gives what the store said. It has its own time for an answer: one that is slow, and was too slow for the flusher,
     /// still takes everything here.
     async fn write(&self, parked: &Parked) -> WriteReport {
-        let begun = Instant::now();
+        let begun = self.outcomes.begun();
         let backoff = Backoff { first: self.config.backoff, most: self.config.max_backoff };
         let mut attempt = 0;
         loop {

@@ -320,11 +320,13 @@ async fn one_document_that_never_goes_in_is_set_aside_in_the_end_and_its_neighbo
     poison.text = Text::from_store("毒");
     let poison = poison.id;
     let batch = records(&store, &comments);
-    for _ in 1..8 {
+    for others in 0..19 {
         let error = store.write(&batch).await.unwrap_err();
         assert!(error.is_transient() && error.to_string().contains("1 of 50"), "{error}");
         assert!(error.to_string().contains("16755") && !error.to_string().contains('毒'), "{error}");
-        assert_eq!(raw.count_documents(doc! {}).await.unwrap(), 49);
+        assert_eq!(raw.count_documents(doc! {}).await.unwrap(), 49 + others);
+        // Meanwhile other bulks go in.
+        store.write(&[record(&store, &comment(&room("r2"), 1))]).await.unwrap();
     }
     let report = store.write(&batch).await.unwrap();
     let named: Vec<_> = report.set_aside.iter().map(|set_aside| (set_aside.id, set_aside.reason)).collect();
@@ -346,6 +348,22 @@ async fn a_server_that_takes_no_document_for_a_reason_unknown_keeps_them_all() {
     let report = store.write(&batch).await.unwrap();
     assert_eq!((report.duplicates, report.set_aside), (0, vec![]));
     assert_eq!(raw.count_documents(doc! {}).await.unwrap(), 50);
+}
+
+#[tokio::test]
+async fn comments_of_a_bulk_that_went_in_by_half_are_kept_while_the_server_takes_nothing() {
+    let Bench { store, raw, .. } = bench().await;
+    let index = refuse_texts(&raw, doc! { "content": "后" }).await;
+    let mut comments: Vec<_> = (0..50).map(|n| comment(&room("r1"), n)).collect();
+    comments.iter_mut().skip(25).for_each(|comment| comment.text = Text::from_store("后"));
+    let batch = records(&store, &comments);
+    for _ in 0..30 {
+        let error = store.write(&batch).await.expect_err("the duplicates of the first half prove nothing");
+        assert!(error.is_transient() && error.to_string().contains("25 of 50"), "{error}");
+    }
+    raw.drop_index(index).await.unwrap();
+    let report = store.write(&batch).await.unwrap();
+    assert_eq!((report.duplicates, report.set_aside), (25, vec![]));
 }
 
 #[tokio::test]

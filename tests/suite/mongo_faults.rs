@@ -6,7 +6,7 @@ use bson::doc;
 use danmakud::clock::Clock;
 use danmakud::store::{CommentStore, MongoConfig, MongoStore, StoreError};
 use tokio::net::TcpListener;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::mongo::{at, comment, config, record, room};
 use crate::support::mongod::{Access, ReplicaSet, until};
@@ -51,6 +51,49 @@ async fn a_server_that_takes_connections_and_says_nothing_is_transient_within_th
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = impatient(format!("mongodb://{}", listener.local_addr().unwrap()));
     is_transient_in_time(MongoStore::connect(config, Clock::system())).await;
+}
+
+#[tokio::test]
+async fn an_index_that_takes_long_is_waited_for_while_the_server_lives_and_no_longer() {
+    let set = ReplicaSet::start(1, Access::Open).await;
+    let proxy = Proxy::start(set.first_address()).await;
+    let uri = format!("mongodb://{}/?directConnection=true", proxy.address);
+    // Nothing is written meanwhile, so no index is made.
+    set.command(0, doc! { "fsync": 1, "lock": true }).await.unwrap();
+    let is_building = async || {
+        let current = doc! { "currentOp": 1, "command.createIndexes": { "$exists": true } };
+        let current = set.command(0, current).await.ok()?;
+        current.get_array("inprog").ok()?.first().map(drop)
+    };
+    let config = impatient(uri);
+    let long = tokio::spawn(MongoStore::connect(config.clone(), Clock::system()));
+    until("it is being made", is_building).await;
+    sleep(BOUND * 2).await;
+    assert!(!long.is_finished(), "the server answers others");
+    proxy.cut();
+    let begun = Instant::now();
+    let given_up = timeout(BOUND * 8, long).await.expect("it is given up").unwrap();
+    assert!(given_up.is_err_and(|error| error.is_transient()), "{:?}", begun.elapsed());
+    proxy.mend();
+    let long = tokio::spawn(MongoStore::connect(config, Clock::system()));
+    until("it is being made", is_building).await;
+    sleep(BOUND * 2).await;
+    set.command(0, doc! { "fsyncUnlock": 1 }).await.unwrap();
+    timeout(BOUND * 20, long).await.expect("it is made").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_index_that_cannot_be_altered_now_is_transient_within_the_bound() {
+    let set = ReplicaSet::start(1, Access::Open).await;
+    let config = impatient(set.uri(None));
+    MongoStore::connect(config.clone(), Clock::system()).await.unwrap();
+    let database = set.client().await.database(&config.database);
+    let other = doc! { "name": "expireAt_1", "expireAfterSeconds": 60 };
+    database.run_command(doc! { "collMod": &config.collection, "index": other }).await.unwrap();
+    set.command(0, doc! { "fsync": 1, "lock": true }).await.unwrap();
+    is_transient_in_time(MongoStore::connect(config.clone(), Clock::system())).await;
+    set.command(0, doc! { "fsyncUnlock": 1 }).await.unwrap();
+    MongoStore::connect(config, Clock::system()).await.unwrap();
 }
 
 #[tokio::test]

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use bson::doc;
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::support::mongod::{Access, ReplicaSet};
 use super::support::server::{LastLine, NO_LIMITS, Server, Start, until};
@@ -128,6 +129,31 @@ async fn a_server_that_has_served_before_starts_without_mongodb_and_prepares_it_
     let danmaku = set.client().await.database("danmakud").collection::<bson::Document>("danmaku");
     until("its indexes are there", async || danmaku.list_index_names().await.is_ok_and(|names| names.len() == 3)).await;
     until("it says that it is ready", async || server.request("GET", "/readyz", "").await.0 == 200).await;
+    assert_eq!(server.stop().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_server_that_has_served_before_does_not_wait_for_a_mongodb_that_is_silent_or_cannot_be_looked_up() {
+    let (set, folder) = (ReplicaSet::start(1, Access::Open).await, tempfile::tempdir().unwrap());
+    let begin = |uri: &str| Start::in_folder(folder.path()).args(&["--mongodb", uri]).run();
+    let uri = set.uri(None);
+    assert_eq!(begin(&uri).stop().await.code, Some(0));
+    set.client().await.database("danmakud").drop().await.unwrap();
+    set.freeze(0);
+    for uri in [uri.as_str(), "mongodb+srv://db.invalid"] {
+        let begun = Instant::now();
+        let server = begin(uri);
+        // Less than mongodb.server_selection_timeout.
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+        let mut ann = Viewer::join(server.address, "r1", "").await;
+        say_numbers(&mut ann, 0..1).await;
+        server.signal("KILL");
+        server.end().await;
+    }
+    let server = begin(&uri);
+    set.thaw(0);
+    let danmaku = set.client().await.database("danmakud").collection::<bson::Document>("danmaku");
+    until("its indexes are there", async || danmaku.list_index_names().await.is_ok_and(|names| names.len() == 3)).await;
     assert_eq!(server.stop().await.code, Some(0));
 }
 
@@ -257,4 +283,53 @@ async fn what_a_room_lacks_while_the_outbox_is_replayed_is_said_and_there_after_
     let reads = server.metric("danmaku_store_reads_total").await;
     assert_eq!(history(&server).await, (all, [true; 2]));
     assert_eq!(server.metric("danmaku_store_reads_total").await, reads, "memory has it all");
+}
+
+#[tokio::test]
+async fn a_mongodb_that_answers_and_stores_nothing_makes_the_server_unready_until_it_does() {
+    let (set, folder) = (ReplicaSet::start(1, Access::Open).await, tempfile::tempdir().unwrap());
+    let server = Start::in_folder(folder.path()).config("[server]\nprobe_interval = \"100ms\"").config(IMPATIENT);
+    let server = server.args(&["--mongodb", &set.uri(None)]).run();
+    let answers = async |word: &str| server.request("GET", "/readyz", "").await.2.contains(word);
+    until("it is ready", async || answers("ready\n").await).await;
+    set.command(0, doc! { "fsync": 1, "lock": true }).await.unwrap();
+    let mut ann = Viewer::join(server.address, "r1", "").await;
+    say_numbers(&mut ann, 0..5).await;
+    until("readiness tells it", async || answers("store_stalled").await).await;
+    assert_eq!(ledger(&server).await.in_outbox, 5, "MongoDB still answers probes");
+    set.command(0, doc! { "fsyncUnlock": 1 }).await.unwrap();
+    until_stored(&server, 5).await;
+    until("it is ready again", async || answers("ready\n").await).await;
+    each_once(&set.texts().await, 5);
+}
+
+#[tokio::test]
+async fn what_waits_for_one_database_is_not_sent_to_another_and_who_has_no_outbox_is_told_of_it() {
+    let (mut set, folder) = (ReplicaSet::start(1, Access::Open).await, tempfile::tempdir().unwrap());
+    let begin = |database: &str, config: &str| {
+        let server = Start::in_folder(folder.path()).config(config).config("[shutdown]\ndeadline = \"6s\"");
+        server.args(&["--mongodb", &set.uri(None).replace("/?", &format!("/{database}?"))])
+    };
+    let server = begin("danmakud", IMPATIENT).run();
+    let mut ann = Viewer::join(server.address, "r1", "").await;
+    set.kill(0);
+    say_numbers(&mut ann, 0..5).await;
+    assert_eq!(server.stop().await.ledger().in_outbox, 5);
+    let (other, without) = (begin("other", IMPATIENT), IMPATIENT.replace("[store]", "[store]\noutbox_max_bytes = 0"));
+    let (without, same) = (begin("danmakud", &without), begin("danmakud", IMPATIENT));
+    let other_again = begin("other", IMPATIENT);
+    set.restart(0).await;
+
+    let end = other.fail().await;
+    let told = end.stderr.lines().find(|line| line.starts_with("danmakud: ")).unwrap_or_default();
+    assert!(end.code == Some(1) && told.contains("5 comments for database danmakud, collection danmaku"), "{end:?}");
+    assert!(told.contains("database other, collection danmaku") && told.contains("outbox"), "{told}");
+    let end = without.run().stop().await;
+    assert!(end.code == Some(0) && end.stderr.contains("set store.outbox_max_bytes"), "{end:?}");
+    let server = same.run();
+    until_stored(&server, 5).await;
+    assert_eq!(server.stop().await.code, Some(0));
+    each_once(&set.texts().await, 5);
+    let end = other_again.run().stop().await;
+    assert_eq!((end.code, end.ledger().recovered), (Some(0), 0), "{end:?}");
 }

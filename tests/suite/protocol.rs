@@ -247,11 +247,18 @@ async fn a_clients_clock_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_send_over_the_acks_that_may_wait_is_refused_and_counted() {
+async fn a_send_over_the_acks_that_may_wait_is_refused_and_counted_if_it_would_wait_too() {
+    // With the journal every acknowledgement waits.
+    for (durability, answer) in [("memory", "ack"), ("disk", "error")] {
+        fill_with_acks(durability, answer).await;
+    }
+}
+
+async fn fill_with_acks(durability: &str, answer: &str) {
     let folder = tempfile::tempdir().unwrap();
-    // Nothing is flushed while the test runs, so every acknowledgement waits.
-    let config = "[store]\nflush_interval = \"10s\"\nbatch = 10000";
-    let server = Start::in_folder(folder.path()).config(NO_LIMITS).config(config).run();
+    // Nothing is flushed while the test runs, so every acknowledgement of the store waits.
+    let config = format!("[store]\nflush_interval = \"10s\"\nbatch = 10000\ndurability = \"{durability}\"");
+    let server = Start::in_folder(folder.path()).config(NO_LIMITS).config(&config).run();
     let mut ann = Viewer::join(server.address, "r1", "").await;
     // The first tick of the flusher comes at once and takes what is there.
     ann.say("first", "first", "stored").await;
@@ -262,6 +269,8 @@ async fn a_send_over_the_acks_that_may_wait_is_refused_and_counted() {
     let error = ann.until(|frame| frame["type"] == "error").await;
     assert_eq!((&error["code"], &error["nonce"]), (&json!("busy"), &json!("4096")), "{error}");
     assert_eq!(server.metric("danmaku_refused_total{code=\"busy\"}").await, 1);
+    let last = ann.say("last", "x", "accepted").await;
+    assert_eq!(last["type"], answer, "{last}");
 }
 
 #[tokio::test]

@@ -121,6 +121,7 @@ impl House {
             room,
             retention: Duration::from_secs(3600),
             read_patience: Duration::from_secs(5),
+            write_patience: Duration::from_secs(5),
             retry_after: Duration::from_secs(1),
         };
         let text = TextLimits { max_chars: 100, max_bytes: 1024, max_combining: 6 };

@@ -2,7 +2,7 @@
 
 use super::support::mongod::ReplicaSet;
 use super::support::redis::RedisServer;
-use super::support::server::{End, Start, run, until};
+use super::support::server::{End, LastLine, Start, run, until};
 
 /// The one line that says why, and that nothing was served.
 fn sentence(end: &End) -> &str {
@@ -194,6 +194,16 @@ async fn without_its_mongodb_it_fails_with_one_short_sentence() {
     let told = sentence(&end);
     assert!(told.contains(&free.to_string()) && told.contains("timeout"), "{told}");
     assert!(!told.contains("Topology") && !told.contains("hunter2") && told.len() < 250, "{told}");
+}
+
+#[tokio::test]
+async fn a_stop_that_comes_while_it_starts_ends_it_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    // A MongoDB that takes connections and says nothing.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("mongodb://{}", silent.local_addr().unwrap());
+    let end = Start::in_folder(folder.path()).args(&["--mongodb", &uri]).stop_when(silent.accept()).await;
+    assert_eq!((end.code, end.ledger()), (Some(0), LastLine::default()), "{end:?}");
 }
 
 #[tokio::test]

@@ -11,6 +11,8 @@ use tracing::warn;
 use super::error::LogError;
 
 const LOCK: &str = "lock";
+/// What the log is for, written by its owner.
+pub(crate) const MARK: &str = "mark";
 const SEGMENT: &str = ".log";
 const DAMAGED: &str = ".damaged";
 const RELEASED: &str = "released";
@@ -270,7 +272,8 @@ enum Name {
 
 impl Name {
     fn parse(name: &str) -> Self {
-        if [LOCK, RELEASED, NEW].contains(&name) {
+        // A mark that was being made when the power went is as good as none.
+        if [LOCK, RELEASED, NEW, MARK, "mark.new"].contains(&name) {
             return Self::Other;
         }
         // Only what we write ourselves: a plus sign or capitals, which would parse, do not come back the same.
@@ -289,7 +292,7 @@ mod tests {
 
     #[test]
     fn only_names_that_a_log_writes_are_its_own() {
-        for other in ["lock", "released", "new"] {
+        for other in ["lock", "released", "new", "mark", "mark.new"] {
             assert_eq!(Name::parse(other), Name::Other);
         }
         assert_eq!(Name::parse("00000000000000ff.log"), Name::Segment(255));

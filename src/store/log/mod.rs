@@ -25,6 +25,7 @@ use std::time::Duration;
 
 pub use error::{AppendError, LogError};
 use folder::Folder;
+pub(super) use folder::MARK;
 pub use folder::make_folder;
 pub use read::Batch;
 use read::Cursor;

@@ -24,9 +24,11 @@ const BLOCKED: [i32; 12] = [
 ];
 
 /// For one document of a batch: it was not refused, the server was not able to take it just now.
-const NOT_NOW: [i32; 38] = [
+const NOT_NOW: [i32; 40] = [
+    1,     // InternalError
     6,     // HostUnreachable
     7,     // HostNotFound
+    8,     // UnknownError
     24,    // LockTimeout
     43,    // CursorNotFound
     46,    // LockBusy

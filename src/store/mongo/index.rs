@@ -1,10 +1,14 @@
 //! The two indexes: made when missing, altered in place when they differ, left alone when they are right.
 
 use std::fmt;
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use mongodb::Database;
 use mongodb::error::{Error, ErrorKind};
+use tokio::time::{Instant, timeout};
 
 /// Serves the 60-second query and paging by position.
 pub(super) fn by_room() -> Document {
@@ -67,46 +71,137 @@ struct Wanted {
     options: Document,
 }
 
-/// Brings the collection's indexes to what they must be.
-pub(super) async fn ensure(database: &Database, collection: &str) -> Result<Vec<IndexChange>, Error> {
-    let wanted = [
-        Wanted { keys: by_room(), options: doc! {} },
-        // Rooms keep their comments for different times, so each document says when it goes and the index adds nothing.
-        Wanted { keys: doc! { "expireAt": 1 }, options: doc! { "expireAfterSeconds": 0 } },
-    ];
-    let mut changes = Vec::new();
-    for index in wanted {
-        if let Some(change) = ensure_one(database, collection, &index).await? {
-            changes.push(change);
-        }
-    }
-    Ok(changes)
+/// Where the indexes are.
+pub(super) struct Indexes<'a> {
+    pub(super) database: &'a Database,
+    pub(super) collection: &'a str,
+    /// The most time for a command that is not a build.
+    pub(super) bound: Duration,
 }
 
-async fn ensure_one(database: &Database, collection: &str, wanted: &Wanted) -> Result<Option<IndexChange>, Error> {
-    let existing = list(database, collection).await?;
-    let new = wanted.describe();
-    let same_keys: Vec<_> = existing.iter().filter(|index| wanted.has_keys_of(index)).collect();
-    if same_keys.iter().any(|index| wanted.has_options_of(index)) {
-        return Ok(None);
+impl Indexes<'_> {
+    /// Brings the collection's indexes to what they must be.
+    pub(super) async fn ensure(&self) -> Result<Vec<IndexChange>, Error> {
+        let wanted = [
+            Wanted { keys: by_room(), options: doc! {} },
+            // Rooms keep their comments for different times, so each document says when it goes and the index adds nothing.
+            Wanted { keys: doc! { "expireAt": 1 }, options: doc! { "expireAfterSeconds": 0 } },
+        ];
+        let mut changes = Vec::new();
+        for index in wanted {
+            if let Some(change) = self.ensure_one(&index).await? {
+                changes.push(change);
+            }
+        }
+        Ok(changes)
     }
-    let Some(found) = same_keys.first() else {
-        let name = create(database, collection, wanted, &existing).await?;
-        return Ok(Some(IndexChange::Created { name, new }));
-    };
-    let (name, old) = (name_of(found), describe(found));
-    if wanted.is_alterable(found) && alter(database, collection, wanted, found).await? {
-        return Ok(Some(IndexChange::Altered { name, old, new }));
+
+    async fn ensure_one(&self, wanted: &Wanted) -> Result<Option<IndexChange>, Error> {
+        let existing = self.list().await?;
+        let new = wanted.describe();
+        let same_keys: Vec<_> = existing.iter().filter(|index| wanted.has_keys_of(index)).collect();
+        if same_keys.iter().any(|index| wanted.has_options_of(index)) {
+            return Ok(None);
+        }
+        let Some(found) = same_keys.first() else {
+            let name = self.create(wanted, &existing).await?;
+            return Ok(Some(IndexChange::Created { name, new }));
+        };
+        let (name, old) = (name_of(found), describe(found));
+        if wanted.is_alterable(found) && self.alter(wanted, found).await? {
+            return Ok(Some(IndexChange::Altered { name, old, new }));
+        }
+        let dropped = self.run(doc! { "dropIndexes": self.collection, "index": &name }).await;
+        // Another node, starting at the same time, may have been first.
+        if let Err(error) = dropped
+            && code_of(&error) != Some(INDEX_NOT_FOUND)
+        {
+            return Err(error);
+        }
+        let name = self.create(wanted, &self.list().await?).await?;
+        Ok(Some(IndexChange::Rebuilt { name, old, new }))
     }
-    let dropped = database.run_command(doc! { "dropIndexes": collection, "index": &name }).await;
-    // Another node, starting at the same time, may have been first.
-    if let Err(error) = dropped
-        && code_of(&error) != Some(INDEX_NOT_FOUND)
-    {
-        return Err(error);
+
+    /// Alters an index in place; says whether the server could. One before MongoDB 5.1 cannot make a plain index expire.
+    async fn alter(&self, wanted: &Wanted, found: &Document) -> Result<bool, Error> {
+        let mut change = doc! { "name": name_of(found) };
+        for option in ["expireAfterSeconds", "hidden"] {
+            if !is_same(found.get(option), wanted.options.get(option)) {
+                change.insert(option, wanted.options.get(option).cloned().unwrap_or(Bson::Boolean(false)));
+            }
+        }
+        match self.run(doc! { "collMod": self.collection, "index": change }).await {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.kind.as_ref(), ErrorKind::Command(command) if is_refusal(command.code)) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
-    let name = create(database, collection, wanted, &list(database, collection).await?).await?;
-    Ok(Some(IndexChange::Rebuilt { name, old, new }))
+
+    /// Makes the index and gives its name: the usual one, or, if an index over other fields has that, one of ours. Nothing
+    /// depends on the name.
+    async fn create(&self, wanted: &Wanted, existing: &[Document]) -> Result<String, Error> {
+        let usual =
+            wanted.keys.iter().map(|(field, direction)| format!("{field}_{direction}")).collect::<Vec<_>>().join("_");
+        let is_taken = existing.iter().any(|index| name_of(index) == usual);
+        let name = if is_taken { format!("danmakud_{usual}") } else { usual };
+        let mut index = doc! { "key": wanted.keys.clone(), "name": &name };
+        index.extend(wanted.options.clone());
+        tracing::info!(
+            collection = self.collection,
+            index = name,
+            "creating an index, which takes a while on a large collection"
+        );
+        match self.build(doc! { "createIndexes": self.collection, "indexes": [index] }).await {
+            Ok(_) => Ok(name),
+            // Another node, starting at the same time, was first; if what it made is right, so are we.
+            Err(error)
+                if matches!(code_of(&error), Some(INDEX_OPTIONS_CONFLICT | INDEX_KEY_SPECS_CONFLICT))
+                    && self
+                        .list()
+                        .await?
+                        .iter()
+                        .any(|index| wanted.has_keys_of(index) && wanted.has_options_of(index)) =>
+            {
+                Ok(name)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The collection's indexes as the server describes them. There are at most 64, so the first batch holds them all.
+    async fn list(&self) -> Result<Vec<Document>, Error> {
+        let reply = match self.run(doc! { "listIndexes": self.collection }).await {
+            Ok(reply) => reply,
+            Err(error) if code_of(&error) == Some(NAMESPACE_NOT_FOUND) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let indexes = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+        Ok(indexes.map(|all| all.iter().filter_map(Bson::as_document).cloned().collect()).unwrap_or_default())
+    }
+
+    /// Runs a command that should not take long; a server that swallows packets is noticed.
+    async fn run(&self, command: Document) -> Result<Document, Error> {
+        let ran = timeout(self.bound, self.database.run_command(command).into_future()).await;
+        ran.unwrap_or_else(|_| {
+            let detail = format!("no answer about the indexes within {:?}", self.bound);
+            Err(ErrorKind::from(io::Error::new(io::ErrorKind::TimedOut, detail)).into())
+        })
+    }
+
+    /// Runs a command that takes as long as it takes, while the server answers others.
+    async fn build(&self, command: Document) -> Result<Document, Error> {
+        let begun = Instant::now();
+        let mut building = pin!(self.database.run_command(command).into_future());
+        loop {
+            if let Ok(built) = timeout(self.bound, &mut building).await {
+                return built;
+            }
+            self.run(doc! { "ping": 1 }).await?;
+            tracing::info!(collection = self.collection, since = ?begun.elapsed(), "an index is still being created");
+        }
+    }
 }
 
 impl Wanted {
@@ -137,68 +232,9 @@ impl Wanted {
     }
 }
 
-/// Alters an index in place; says whether the server could. One before MongoDB 5.1 cannot make a plain index expire.
-async fn alter(database: &Database, collection: &str, wanted: &Wanted, found: &Document) -> Result<bool, Error> {
-    let mut change = doc! { "name": name_of(found) };
-    for option in ["expireAfterSeconds", "hidden"] {
-        if !is_same(found.get(option), wanted.options.get(option)) {
-            change.insert(option, wanted.options.get(option).cloned().unwrap_or(Bson::Boolean(false)));
-        }
-    }
-    match database.run_command(doc! { "collMod": collection, "index": change }).await {
-        Ok(_) => Ok(true),
-        Err(error) if matches!(error.kind.as_ref(), ErrorKind::Command(command) if is_refusal(command.code)) => {
-            Ok(false)
-        }
-        Err(error) => Err(error),
-    }
-}
-
 /// BadValue, FailedToParse, IllegalOperation, InvalidOptions, the index gone: this server cannot alter it so.
 fn is_refusal(code: i32) -> bool {
     [2, 9, 20, 72, INDEX_NOT_FOUND].contains(&code)
-}
-
-/// Makes the index and gives its name: the usual one, or, if an index over other fields has that, one of ours. Nothing
-/// depends on the name.
-async fn create(
-    database: &Database,
-    collection: &str,
-    wanted: &Wanted,
-    existing: &[Document],
-) -> Result<String, Error> {
-    let usual =
-        wanted.keys.iter().map(|(field, direction)| format!("{field}_{direction}")).collect::<Vec<_>>().join("_");
-    let is_taken = existing.iter().any(|index| name_of(index) == usual);
-    let name = if is_taken { format!("danmakud_{usual}") } else { usual };
-    let mut index = doc! { "key": wanted.keys.clone(), "name": &name };
-    index.extend(wanted.options.clone());
-    tracing::info!(collection, index = name, "creating an index, which takes a while on a large collection");
-    match database.run_command(doc! { "createIndexes": collection, "indexes": [index] }).await {
-        Ok(_) => Ok(name),
-        // Another node, starting at the same time, was first; if what it made is right, so are we.
-        Err(error)
-            if matches!(code_of(&error), Some(INDEX_OPTIONS_CONFLICT | INDEX_KEY_SPECS_CONFLICT))
-                && list(database, collection)
-                    .await?
-                    .iter()
-                    .any(|index| wanted.has_keys_of(index) && wanted.has_options_of(index)) =>
-        {
-            Ok(name)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// The collection's indexes as the server describes them. There are at most 64, so the first batch holds them all.
-async fn list(database: &Database, collection: &str) -> Result<Vec<Document>, Error> {
-    let reply = match database.run_command(doc! { "listIndexes": collection }).await {
-        Ok(reply) => reply,
-        Err(error) if code_of(&error) == Some(NAMESPACE_NOT_FOUND) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let indexes = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
-    Ok(indexes.map(|all| all.iter().filter_map(Bson::as_document).cloned().collect()).unwrap_or_default())
 }
 
 fn code_of(error: &Error) -> Option<i32> {

@@ -6,6 +6,7 @@
 
 mod config;
 pub(super) mod document;
+mod driver;
 mod error;
 mod index;
 mod query;
@@ -20,15 +21,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bson::raw::RawDocument;
-use bson::{Document, RawDocumentBuf, doc};
+use bson::{Document, doc};
 use bytes::Bytes;
-use mongodb::{Client, Collection, Database};
+use tokio::sync::OnceCell;
 
 use crate::clock::Clock;
 use crate::model::{Comment, CommentId, Position, RoomId, Timestamp};
 
 use super::contract::{CommentStore, Page, Record, SetAside, StoreError, WriteReport};
 use document::Encoded;
+use driver::Driver;
 use error::{Verdict, blocked, classify, judge, timed_out};
 use query::PageQuery;
 use undecided::Undecided;
@@ -47,9 +49,7 @@ pub struct MongoStore {
 
 #[derive(Debug)]
 struct Inner {
-    client: Client,
-    database: Database,
-    collection: Collection<RawDocumentBuf>,
+    driver: OnceCell<Driver>,
     config: MongoConfig,
     clock: Clock,
     undecided: Undecided,
@@ -72,33 +72,44 @@ impl MongoStore {
     /// [`StoreError::Blocked`] when the configuration cannot be used, and transient ones when DNS does not answer. No
     /// message holds the password.
     pub async fn open(config: MongoConfig, clock: Clock) -> Result<Self, StoreError> {
+        let store = Self::new(config, clock)?;
+        store.driver().await?;
+        Ok(store)
+    }
+
+    /// Makes a handle that does not even ask DNS before its first operation does.
+    ///
+    /// # Errors
+    /// [`StoreError::Blocked`] when the database or the collection has no name.
+    pub fn new(config: MongoConfig, clock: Clock) -> Result<Self, StoreError> {
         for (name, what) in [(&config.database, "database"), (&config.collection, "collection")] {
             if name.is_empty() {
                 return Err(blocked(format!("the name of the MongoDB {what} is empty")));
             }
         }
-        let options = config.client_options().await?;
-        let client = Client::with_options(options).map_err(|error| classify(&error))?;
-        let database = client.database(&config.database);
-        let collection = database.collection(&config.collection);
-        let inner = Inner { client, database, collection, config, clock, undecided: Undecided::default() };
+        let inner = Inner { driver: OnceCell::new(), config, clock, undecided: Undecided::default() };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    async fn driver(&self) -> Result<&Driver, StoreError> {
+        self.inner.driver.get_or_try_init(|| Driver::open(&self.inner.config)).await
     }
 
     /// Reaches the server, opens the first connections and brings the indexes to what they must be. A start
     /// does this once and fails when it fails; done again it changes nothing. Making a missing index on a large
-    /// collection takes as long as it takes.
+    /// collection takes as long as it takes, while the server lives.
     ///
     /// # Errors
     /// [`StoreError`] when the server cannot be reached, or does not let us in or alter the indexes.
     pub async fn prepare(&self) -> Result<Vec<IndexChange>, StoreError> {
-        let Inner { client, database, config, .. } = &*self.inner;
+        let (config, Driver { client, database, .. }) = (&self.inner.config, self.driver().await?);
         self.bounded("the first ping", database.run_command(doc! { "ping": 1 })).await?;
         // A member of the set that hangs must not keep the others from serving; the driver opens the rest later.
         if tokio::time::timeout(config.operation_timeout(), client.warm_connection_pool()).await.is_err() {
             tracing::warn!(min_pool_size = config.min_pool_size, "not all first connections are open yet");
         }
-        index::ensure(database, &config.collection).await.map_err(|error| classify(&error))
+        let indexes = index::Indexes { database, collection: &config.collection, bound: config.operation_timeout() };
+        indexes.ensure().await.map_err(|error| classify(&error))
     }
 
     /// How the server executes [`CommentStore::load_recent`] with the same arguments (`explain`, `executionStats`).
@@ -119,7 +130,8 @@ impl MongoStore {
 
     async fn explain(&self, query: &PageQuery) -> Result<Document, StoreError> {
         let find = query.to_command(&self.inner.config.collection);
-        let explain = self.inner.database.run_command(doc! { "explain": find, "verbosity": "executionStats" });
+        let explain =
+            self.driver().await?.database.run_command(doc! { "explain": find, "verbosity": "executionStats" });
         self.bounded("an explain", explain).await
     }
 
@@ -128,7 +140,9 @@ impl MongoStore {
     async fn load(&self, room: &RoomId, limit: usize, query: impl Fn(i64) -> PageQuery) -> Result<Page, StoreError> {
         let mut ask = one_more(limit);
         loop {
-            let Read { mut comments, is_exhausted } = self.bounded("a page", self.read(room, &query(ask))).await?;
+            let (driver, query) = (self.driver().await?, query(ask));
+            let read = self.bounded("a page", self.read(driver, room, &query));
+            let Read { mut comments, is_exhausted } = read.await?;
             let has_more = comments.len() > limit;
             if has_more || is_exhausted {
                 comments.truncate(limit);
@@ -138,9 +152,8 @@ impl MongoStore {
         }
     }
 
-    async fn read(&self, room: &RoomId, query: &PageQuery) -> Result<Read, mongodb::error::Error> {
-        let find = self
-            .inner
+    async fn read(&self, driver: &Driver, room: &RoomId, query: &PageQuery) -> Result<Read, mongodb::error::Error> {
+        let find = driver
             .collection
             .find(query.filter.clone())
             .sort(PageQuery::sort())
@@ -181,8 +194,11 @@ impl MongoStore {
         report: &mut WriteReport,
     ) -> Result<(), StoreError> {
         let verdicts = judge(error)?;
-        let refused = verdicts.iter().filter(|(_, verdict)| *verdict != Verdict::Duplicate).count();
-        let are_others_in = sent.len() > refused;
+        // Duplicates are in from an earlier attempt: they do not show that the server takes anything now.
+        let has_inserted = sent.len() > verdicts.len();
+        if has_inserted {
+            self.inner.undecided.took_some();
+        }
         let mut undecided = Vec::new();
         for (index, verdict) in verdicts {
             // The server may name a document that it was not sent. Nothing it says of the others holds then.
@@ -191,7 +207,7 @@ impl MongoStore {
                 Verdict::Duplicate => report.duplicates += 1,
                 Verdict::SetAside { reason, detail } => report.set_aside.push(SetAside { id, reason, detail }),
                 Verdict::Undecided { code, detail } => {
-                    if self.inner.undecided.has_failed_enough(id, code, are_others_in) {
+                    if self.inner.undecided.has_failed_enough(id, code, has_inserted) {
                         report.set_aside.push(SetAside { id, reason: "refused", detail });
                     } else {
                         undecided.push(detail);
@@ -265,10 +281,11 @@ impl CommentStore for MongoStore {
         if documents.is_empty() {
             return Ok(report);
         }
-        let collection = self.inner.collection.clone_with_type::<Encoded<'_>>();
+        let collection = self.driver().await?.collection.clone_with_type::<Encoded<'_>>();
         let insert = collection.insert_many(&documents).ordered(false).into_future();
-        if let Err(error) = within(self.inner.config.operation_timeout(), "a write", insert).await? {
-            self.take_apart(&error, &sent, &mut report)?;
+        match within(self.inner.config.operation_timeout(), "a write", insert).await? {
+            Ok(_) => self.inner.undecided.took_some(),
+            Err(error) => self.take_apart(&error, &sent, &mut report)?,
         }
         self.inner.undecided.forget(&sent);
         Ok(report)
@@ -297,7 +314,8 @@ impl CommentStore for MongoStore {
         }
         let filter = query::between(room, after, before, self.inner.clock.now());
         let count = self
-            .inner
+            .driver()
+            .await?
             .collection
             .count_documents(filter)
             .hint(mongodb::options::Hint::Keys(PageQuery::hint()))
@@ -307,7 +325,7 @@ impl CommentStore for MongoStore {
 
     async fn probe(&self) -> Result<(), StoreError> {
         // A `ping` would be answered by a member that has just ceased to be the primary, too.
-        let admin = self.inner.client.database("admin");
+        let admin = self.driver().await?.client.database("admin");
         let hello = admin.run_command(doc! { "hello": 1 }).into_future();
         let hello = within(PROBE_TIMEOUT, "a probe", hello).await?.map_err(|error| classify(&error))?;
         match hello.get_bool("isWritablePrimary") {
@@ -317,9 +335,10 @@ impl CommentStore for MongoStore {
     }
 
     async fn close(&self) {
+        let Some(driver) = self.inner.driver.get() else { return };
         // The driver waits for operations that are under way, and a server that hangs answers none of them. Without a
         // goodbye it finds out by itself once the sockets are closed.
-        if tokio::time::timeout(CLOSE_TIMEOUT, self.inner.client.clone().shutdown()).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, driver.client.clone().shutdown()).await.is_err() {
             tracing::debug!("mongodb was left without a goodbye");
         }
     }

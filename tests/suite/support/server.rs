@@ -146,8 +146,19 @@ impl Start {
 
     /// Starts it, expecting that it ends by itself, and waits for that.
     pub async fn fail(self) -> End {
-        let (command, _config) = self.command();
-        end_of(command).await
+        let (mut command, _config) = self.command();
+        end_of(command.spawn().expect("the binary is built with the tests")).await
+    }
+
+    /// Starts it, tells it to stop once this has come about, and waits until it has ended.
+    pub async fn stop_when(self, has_come: impl Future) -> End {
+        let (mut command, _config) = self.command();
+        let child = command.spawn().expect("the binary is built with the tests");
+        let id = child.id().to_string();
+        timeout(PATIENCE, has_come).await.expect("it comes about");
+        let sent = Command::new("kill").args(["-TERM", &id]).status().expect("there is a kill");
+        assert!(sent.success(), "the server has ended before its time");
+        end_of(child).await
     }
 
     /// Starts it, and waits until it listens.
@@ -274,12 +285,11 @@ impl Drop for Server {
 /// Runs the binary with these arguments to its end.
 pub async fn run(args: &[&str]) -> End {
     let mut command = Command::new(env!("CARGO_BIN_EXE_danmakud"));
-    command.args(args).stdin(Stdio::null());
-    end_of(command).await
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    end_of(command.spawn().expect("the binary is built")).await
 }
 
-async fn end_of(mut command: Command) -> End {
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary is built");
+async fn end_of(child: Child) -> End {
     let id = child.id().to_string();
     let wait = tokio::task::spawn_blocking(move || child.wait_with_output().expect("it is our child"));
     let Ok(output) = timeout(PATIENCE, wait).await else {
