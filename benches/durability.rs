@@ -133,7 +133,7 @@ impl Server {
         let (file, dir) = (data.path().join("danmakud.toml"), data.path().join("data"));
         let config = format!(
             "listen = \"127.0.0.1:0\"\ndata_dir = {dir:?}\n[log]\nfilter = \"warn\"\n[limits]\nmin_interval = \"0s\"\n\
-             [server]\nmax_frames_per_sec = 1000000\n[store]\ndurability = {durability:?}\n[mongodb]\nuri = {mongodb:?}\n"
+             [server]\nmax_frames_per_sec = 100000\n[store]\ndurability = {durability:?}\n[mongodb]\nuri = {mongodb:?}\n"
         );
         fs::write(&file, config).expect("the folder takes a file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_danmakud"));
