@@ -19,6 +19,10 @@ fn elsewhere(scene: &Scene, n: u32) -> Comment {
     comment
 }
 
+fn begun() -> Heard {
+    Heard::Begun { room: room_id(), since: None }
+}
+
 fn relayed(scene: &Scene, comment: &Comment) {
     scene.hub.hear(Heard::Comments(Envelope { room: room_id(), comments: vec![comment.clone().into()] }));
 }
@@ -30,7 +34,7 @@ async fn join(scene: &Scene, since: Option<Cursor>) -> (Entrance, Arc<FakeSocket
         while !scene.relay.told.lock().unwrap().contains(&Told::Occupied(room_id())) {
             tokio::task::yield_now().await;
         }
-        scene.hub.hear(Heard::Begun(room_id()));
+        scene.hub.hear(begun());
     };
     tokio::join!(scene.join(since), answer).0
 }
@@ -115,7 +119,7 @@ async fn who_stays_while_the_relay_is_lost_gets_the_rest_from_the_store_and_once
     let window = scene.hub.recent(&room_id(), MINUTE, 100).await;
     assert_eq!((window.comments.len(), window.is_complete), (1, false));
     scene.hub.mend_all().await;
-    scene.hub.hear(Heard::Begun(room_id()));
+    scene.hub.hear(begun());
     relayed(&scene, &missed);
     let heard = elsewhere(&scene, 2);
     relayed(&scene, &heard);

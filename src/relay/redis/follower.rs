@@ -1,0 +1,310 @@
+//! How far this node has followed one room's stream: what of the messages that come is to be given on, and whether any are
+//! missing. Pure: it is fed what the channel brings and what was read from the stream.
+//!
+//! Live messages are given on while each begins where the one before ended. When one does not, or nothing was heard for a
+//! while, the follower holds them back until it has been given what the stream has from its last place on. The read begins
+//! *with* that place: only a stream in which the last message still stands where it stood is sure to be the same one, and
+//! not that of a replica which was promoted without its newest entries.
+
+use crate::model::{Relayed, Timestamp};
+use crate::relay::codec::{Body, EntryId, Message, NodeId};
+
+/// Most live messages held back while the stream is read; those on top are read from the stream as well.
+const MAX_HELD: usize = 256;
+
+/// Most nodes whose last message in the room is remembered, the newest.
+const MAX_NODES: usize = 64;
+
+/// A message, and its place in the room's stream if it could be written there.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) id: Option<EntryId>,
+    pub(super) message: Message,
+}
+
+/// What to do with a live message.
+#[derive(Debug, PartialEq)]
+pub(super) enum Step {
+    /// It holds nothing new, or is held back.
+    Nothing,
+    Give(Vec<Relayed>),
+    /// Its node has given up comments that were accepted from this moment on.
+    Lost(Timestamp),
+    /// Some are missing before it: the stream is to be read.
+    Read,
+}
+
+/// How what the stream had joins what was had before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bridge {
+    /// Nothing was had before.
+    New,
+    /// Without a gap.
+    Whole,
+    /// So many comments had left the stream.
+    Short(u64),
+    /// Nobody can tell: the stream is another one.
+    Unknown,
+}
+
+/// What came of reading the stream.
+#[derive(Debug, PartialEq)]
+pub(super) struct Filled {
+    pub(super) comments: Vec<Relayed>,
+    pub(super) bridge: Bridge,
+    /// Some node has given up comments that were accepted from this moment on.
+    pub(super) lost_since: Option<Timestamp>,
+    /// Whether it is to be read again, as more has come than could be held back.
+    pub(super) is_due: bool,
+}
+
+/// The newest message had, and whose it was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Mark {
+    id: EntryId,
+    node: NodeId,
+    seq: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Follower {
+    own: NodeId,
+    is_new: bool,
+    last: Option<Mark>,
+    /// The last message of each node, to know again what is published again or stands in another stream as well.
+    seen: Vec<(NodeId, u64)>,
+    /// Live messages that wait until the stream has been read; `None` while none have to.
+    held: Option<Vec<Entry>>,
+    /// More came than can be held.
+    is_overfull: bool,
+    /// A message was missed that stands in no stream.
+    is_unsure: bool,
+}
+
+impl Entry {
+    /// The number of the last comment of the room before this message.
+    fn start(&self, id: EntryId) -> u64 {
+        id.seq.saturating_sub(self.message.count())
+    }
+
+    /// Whether it is the first of its stream, or follows the message at `last`.
+    fn follows(&self, id: EntryId, last: Option<Mark>) -> bool {
+        let before = last.filter(|last| last.id.epoch == id.epoch).map_or(0, |last| last.id.seq);
+        self.start(id) == before
+    }
+}
+
+impl Follower {
+    /// One that has had nothing yet, and holds back what comes until the stream is read.
+    pub(super) fn new(own: NodeId) -> Self {
+        Self {
+            own,
+            is_new: true,
+            last: None,
+            seen: Vec::new(),
+            held: Some(Vec::new()),
+            is_overfull: false,
+            is_unsure: false,
+        }
+    }
+
+    /// Notes that messages may have been missed: what comes is held back until the stream is read.
+    pub(super) fn hold(&mut self) {
+        self.held.get_or_insert_default();
+    }
+
+    /// Notes that this message was missed.
+    pub(super) fn miss(&mut self, missed: &Entry) {
+        self.is_unsure |= missed.id.is_none() && missed.message.node != self.own;
+        self.hold();
+    }
+
+    /// From where on the stream is to be read; `None` for all of it.
+    pub(super) fn place(&self) -> Option<EntryId> {
+        self.last.map(|last| last.id)
+    }
+
+    /// Takes what the channel brought.
+    pub(super) fn take(&mut self, entry: Entry) -> Step {
+        match &mut self.held {
+            Some(held) if held.len() < MAX_HELD => {
+                held.push(entry);
+                Step::Nothing
+            }
+            Some(_) => {
+                self.is_overfull = true;
+                self.miss(&entry);
+                Step::Nothing
+            }
+            None => self.follow(entry),
+        }
+    }
+
+    fn follow(&mut self, entry: Entry) -> Step {
+        let is_known = self.is_known(&entry.message);
+        match (entry.id, self.last) {
+            (None, _) if is_known => Step::Nothing,
+            (None, _) => self.give(entry.message),
+            (Some(id), last) if entry.follows(id, last) => {
+                self.last = Some(Mark { id, node: entry.message.node, seq: entry.message.seq });
+                self.give(entry.message)
+            }
+            (Some(id), Some(last)) if id.epoch == last.id.epoch && id.seq <= last.id.seq => {
+                if is_known {
+                    return Step::Nothing;
+                }
+                // The stream has lost its newest entries, with a server, and goes on from an earlier place.
+                self.last = None;
+                self.held = Some(vec![entry]);
+                Step::Read
+            }
+            (Some(_), _) => {
+                self.held = Some(vec![entry]);
+                Step::Read
+            }
+        }
+    }
+
+    fn give(&mut self, message: Message) -> Step {
+        self.note(&message);
+        match message.body {
+            _ if message.node == self.own => Step::Nothing,
+            Body::Comments(comments) => Step::Give(comments),
+            Body::Lost { since, .. } => Step::Lost(since),
+        }
+    }
+
+    /// Takes what the stream has from [`Follower::place`] on. `None` when it is another stream than that of the place: all
+    /// of it is to be read. `can_lack_nothing` says that a stream can have been neither lost nor have expired with
+    /// something in it since messages were heard last.
+    pub(super) fn fill(&mut self, read: Vec<Entry>, can_lack_nothing: bool) -> Option<Filled> {
+        let mut read = read.into_iter().peekable();
+        if let Some(last) = self.last {
+            let first = read.peek().and_then(|first| Some((first.id?, first)));
+            match first {
+                Some((id, first)) if id == last.id => {
+                    if (first.message.node, first.message.seq) != (last.node, last.seq) {
+                        self.last = None;
+                        return None;
+                    }
+                    read.next();
+                }
+                Some((id, first)) if id.epoch == last.id.epoch && first.start(id) >= last.id.seq => {}
+                _ => {
+                    self.last = None;
+                    return None;
+                }
+            }
+        }
+        let is_sure = (self.last.is_some() || can_lack_nothing) && !self.is_unsure;
+        let bridge = match (self.is_new, is_sure) {
+            (true, _) => Bridge::New,
+            (false, true) => Bridge::Whole,
+            (false, false) => Bridge::Unknown,
+        };
+        let mut filled = Filled { comments: Vec::new(), bridge, lost_since: None, is_due: false };
+        self.walk(read, &mut filled);
+        self.release(&mut filled);
+        Some(filled)
+    }
+
+    /// Goes on without the stream, as it cannot be read.
+    pub(super) fn go_on(&mut self) -> Filled {
+        let bridge = if self.is_new { Bridge::New } else { Bridge::Unknown };
+        let mut filled = Filled { comments: Vec::new(), bridge, lost_since: None, is_due: false };
+        for entry in self.held.take().unwrap_or_default() {
+            if let Some(id) = entry.id {
+                self.last = Some(Mark { id, node: entry.message.node, seq: entry.message.seq });
+            }
+            if !self.is_known(&entry.message) {
+                let step = self.give(entry.message);
+                filled.take(step);
+            }
+        }
+        (self.is_new, self.is_unsure, self.is_overfull) = (false, false, false);
+        filled
+    }
+
+    fn walk(&mut self, read: impl Iterator<Item = Entry>, filled: &mut Filled) {
+        // Of a stream that is read whole some may have been had: from another one, or from the channel alone.
+        let had = if self.last.is_none() { self.seen.clone() } else { Vec::new() };
+        for entry in read {
+            let Some(id) = entry.id else { continue };
+            if !entry.follows(id, self.last) {
+                filled.bridge = filled.bridge.and_gap(self.last.filter(|last| last.id.epoch == id.epoch), entry.start(id));
+            }
+            self.last = Some(Mark { id, node: entry.message.node, seq: entry.message.seq });
+            if !is_in(&had, &entry.message) {
+                let step = self.give(entry.message);
+                filled.take(step);
+            }
+        }
+    }
+
+    /// Lets live messages through again, those that were held back first.
+    fn release(&mut self, filled: &mut Filled) {
+        let mut held = self.held.take().unwrap_or_default().into_iter();
+        while let Some(entry) = held.next() {
+            match self.follow(entry) {
+                Step::Read => {
+                    self.held.get_or_insert_default().extend(held.by_ref());
+                    filled.is_due = true;
+                }
+                step => filled.take(step),
+            }
+        }
+        if std::mem::take(&mut self.is_overfull) {
+            self.hold();
+            filled.is_due = true;
+        } else {
+            self.is_unsure = false;
+        }
+        self.is_new = false;
+    }
+
+    fn is_known(&self, message: &Message) -> bool {
+        is_in(&self.seen, message)
+    }
+
+    fn note(&mut self, message: &Message) {
+        let newest = match self.seen.iter().position(|(node, _)| *node == message.node) {
+            Some(place) => self.seen.remove(place).1.max(message.seq),
+            None => message.seq,
+        };
+        if self.seen.len() >= MAX_NODES {
+            self.seen.remove(0);
+        }
+        self.seen.push((message.node, newest));
+    }
+}
+
+fn is_in(seen: &[(NodeId, u64)], message: &Message) -> bool {
+    seen.iter().any(|(node, newest)| *node == message.node && message.seq <= *newest)
+}
+
+impl Filled {
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Give(mut comments) => self.comments.append(&mut comments),
+            Step::Lost(since) => self.lost_since = Some(self.lost_since.map_or(since, |earlier| earlier.min(since))),
+            Step::Nothing | Step::Read => {}
+        }
+    }
+}
+
+impl Bridge {
+    /// The same with a gap from the message at `last`, if that is known, to the comment after `start`.
+    fn and_gap(self, last: Option<Mark>, start: u64) -> Self {
+        let gap = last.and_then(|last| start.checked_sub(last.id.seq));
+        match (self, gap) {
+            (Self::Whole, Some(gap)) => Self::Short(gap),
+            (Self::Short(before), Some(gap)) => Self::Short(before + gap),
+            (Self::New, _) => Self::New,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "follower_tests.rs"]
+mod tests;

@@ -1,0 +1,310 @@
+//! Followers against a small model of Redis: whatever is cut off, dropped, trimmed, published again or lost with its
+//! server, each comment is given once and in order, or its lack is told.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{Role, test_comment};
+
+const OWN: NodeId = [0; 8];
+const OTHER: NodeId = [1; 8];
+const THIRD: NodeId = [2; 8];
+
+fn message(node: NodeId, seq: u64, comments: u32) -> Message {
+    let first = u32::try_from(seq * 1000).unwrap() + u32::from(node[0]) * 1_000_000;
+    let comment = |n| Relayed { comment: test_comment("r", 1, first + n, "x"), sender: Role::Viewer };
+    Message { node, seq, body: Body::Comments((0..comments).map(comment).collect()) }
+}
+
+/// A room's stream, of at most so many comments.
+#[derive(Clone)]
+struct Stream {
+    epoch: u64,
+    seq: u64,
+    keeps: u64,
+    entries: Vec<Entry>,
+}
+
+impl Stream {
+    fn new(epoch: u64, keeps: u64) -> Self {
+        Self { epoch, seq: 0, keeps, entries: Vec::new() }
+    }
+
+    fn append(&mut self, message: Message) -> Entry {
+        self.seq += message.count();
+        let entry = Entry { id: Some(EntryId { epoch: self.epoch, seq: self.seq }), message };
+        self.entries.push(entry.clone());
+        let oldest = (self.seq + 1).saturating_sub(self.keeps);
+        self.entries.retain(|entry| entry.id.unwrap().seq >= oldest);
+        entry
+    }
+
+    /// What a follower at this place is given.
+    fn from(&self, place: Option<EntryId>) -> Vec<Entry> {
+        let is_wanted = |entry: &&Entry| {
+            let (id, from) = (entry.id.unwrap(), place.unwrap_or(EntryId { epoch: 0, seq: 0 }));
+            (id.epoch, id.seq) >= (from.epoch, from.seq)
+        };
+        self.entries.iter().filter(is_wanted).cloned().collect()
+    }
+}
+
+/// Reads until the follower is content.
+fn fill(follower: &mut Follower, stream: &Stream) -> Filled {
+    for _ in 0..3 {
+        if let Some(filled) = follower.fill(stream.from(follower.place()), false) {
+            return filled;
+        }
+    }
+    panic!("it asks for ever");
+}
+
+/// A follower that hears the room, and the stream it follows, with three messages of two comments.
+fn followed() -> (Follower, Stream) {
+    let (mut follower, mut stream) = (Follower::new(OWN), Stream::new(1, 200));
+    for seq in 1..4 {
+        stream.append(message(OTHER, seq, 2));
+    }
+    let filled = fill(&mut follower, &stream);
+    assert_eq!((filled.comments.len(), filled.bridge, filled.is_due), (6, Bridge::New, false));
+    (follower, stream)
+}
+
+fn given(step: Step) -> usize {
+    match step {
+        Step::Give(comments) => comments.len(),
+        _ => 0,
+    }
+}
+
+#[test]
+fn live_messages_are_given_once_and_own_ones_never() {
+    let (mut follower, mut stream) = followed();
+    let next = stream.append(message(OTHER, 4, 3));
+    assert_eq!(given(follower.take(next.clone())), 3);
+    assert_eq!(follower.take(next), Step::Nothing, "published again");
+    assert_eq!(follower.take(stream.append(message(OWN, 1, 1))), Step::Nothing);
+    assert_eq!(given(follower.take(stream.append(message(THIRD, 1, 1)))), 1, "follows the own one");
+}
+
+#[test]
+fn what_a_cut_off_follower_missed_comes_before_what_is_live() {
+    let (mut follower, mut stream) = followed();
+    let missed = message(OTHER, 4, 2);
+    stream.append(missed.clone());
+    follower.hold();
+    let live = stream.append(message(OTHER, 5, 1));
+    assert_eq!(follower.take(live.clone()), Step::Nothing);
+    let filled = fill(&mut follower, &stream);
+    assert_eq!((filled.comments.len(), filled.bridge), (3, Bridge::Whole));
+    assert_eq!(Body::Comments(filled.comments[..2].to_vec()), missed.body);
+    assert_eq!(follower.take(live), Step::Nothing);
+}
+
+#[test]
+fn a_gap_between_live_messages_is_noticed() {
+    let (mut follower, mut stream) = followed();
+    stream.append(message(OTHER, 4, 2));
+    assert_eq!(follower.take(stream.append(message(THIRD, 1, 1))), Step::Read);
+    let filled = fill(&mut follower, &stream);
+    assert_eq!((filled.comments.len(), filled.bridge), (3, Bridge::Whole));
+}
+
+#[test]
+fn more_than_the_stream_keeps_is_told_exactly() {
+    let (mut follower, mut stream) = followed();
+    (4..254).for_each(|seq| drop(stream.append(message(OTHER, seq, 1))));
+    let filled = fill(&mut follower, &stream);
+    assert_eq!((filled.comments.len(), filled.bridge), (200, Bridge::Short(50)));
+    let (mut follower, mut stream) = followed();
+    (4..204).for_each(|seq| drop(stream.append(message(OTHER, seq, 1))));
+    let filled = fill(&mut follower, &stream);
+    assert_eq!((filled.comments.len(), filled.bridge), (200, Bridge::Whole), "not one less than it keeps");
+}
+
+#[test]
+fn another_stream_says_nothing_of_the_one_before() {
+    let (mut follower, _) = followed();
+    follower.hold();
+    let mut anew = Stream::new(2, 200);
+    anew.append(message(OTHER, 3, 2));
+    anew.append(message(OTHER, 4, 1));
+    let filled = fill(&mut follower, &anew);
+    assert_eq!((filled.comments.len(), filled.bridge), (1, Bridge::Unknown), "one was had, and stands in both");
+    assert_eq!(fill(&mut followed().0, &Stream::new(0, 200)).bridge, Bridge::Unknown);
+}
+
+#[test]
+fn a_room_that_was_quiet_until_its_stream_expired_goes_on_live() {
+    let (mut follower, _) = followed();
+    let mut anew = Stream::new(2, 200);
+    assert_eq!(given(follower.take(anew.append(message(OTHER, 4, 1)))), 1);
+    anew.append(message(OTHER, 5, 1));
+    assert_eq!(follower.take(anew.append(message(OTHER, 6, 1))), Step::Read);
+    assert_eq!(fill(&mut follower, &anew).bridge, Bridge::Whole);
+}
+
+#[test]
+fn nothing_is_missing_where_no_stream_can_have_been_lost() {
+    let (mut follower, _) = followed();
+    assert_eq!(follower.fill(Vec::new(), true), None, "asks for all");
+    assert_eq!(follower.fill(Vec::new(), true).unwrap().bridge, Bridge::Whole);
+    let mut anew = Stream::new(2, 2);
+    anew.append(message(OTHER, 4, 1));
+    assert_eq!(follower.fill(anew.from(None), true).unwrap().bridge, Bridge::Whole);
+    let (mut follower, _) = followed();
+    (5..9).for_each(|seq| drop(anew.append(message(OTHER, seq, 1))));
+    assert_eq!(follower.fill(anew.from(None), true), None);
+    assert_eq!(follower.fill(anew.from(None), true).unwrap().bridge, Bridge::Unknown, "its beginning is gone");
+}
+
+#[test]
+fn a_promoted_replica_that_lacks_the_newest_is_noticed() {
+    let (mut live, stream) = followed();
+    let mut behind = stream.clone();
+    behind.entries.pop();
+    behind.seq -= 2;
+    let mut cut_off = followed().0;
+    let fork = behind.append(message(THIRD, 1, 2));
+    assert_eq!(live.take(fork), Step::Read);
+    for follower in [&mut live, &mut cut_off] {
+        let filled = fill(follower, &behind);
+        assert_eq!((filled.comments.len(), filled.bridge), (2, Bridge::Unknown), "given, though its place was taken");
+    }
+}
+
+#[test]
+fn messages_without_a_place_are_given_live_and_missed_for_good() {
+    let (mut follower, stream) = followed();
+    let bare = Entry { id: None, message: message(OTHER, 4, 1) };
+    assert_eq!(given(follower.take(bare.clone())), 1);
+    assert_eq!(follower.take(bare.clone()), Step::Nothing, "published again");
+    assert_eq!(follower.fill(stream.from(follower.place()), false).unwrap().bridge, Bridge::Whole);
+    follower.miss(&bare);
+    assert_eq!(fill(&mut follower, &stream).bridge, Bridge::Unknown);
+}
+
+#[test]
+fn what_a_node_gave_up_is_passed_on_live_and_from_the_stream() {
+    let since = Timestamp::from_millis(7);
+    let lost = |node, seq| Message { node, seq, body: Body::Lost { count: 3, since } };
+    let (mut follower, mut stream) = followed();
+    assert_eq!(follower.take(stream.append(lost(OTHER, 4))), Step::Lost(since));
+    assert_eq!(follower.take(stream.append(lost(OWN, 1))), Step::Nothing);
+    let mut late = followed().0;
+    let filled = fill(&mut late, &stream);
+    assert_eq!((filled.bridge, filled.lost_since), (Bridge::Whole, Some(since)));
+}
+
+#[test]
+fn without_the_stream_what_was_held_back_is_given_all_the_same() {
+    let (mut follower, mut stream) = followed();
+    follower.hold();
+    follower.take(stream.append(message(OTHER, 4, 1)));
+    let filled = follower.go_on();
+    assert_eq!((filled.comments.len(), filled.bridge), (1, Bridge::Unknown));
+    assert_eq!(given(follower.take(stream.append(message(OTHER, 5, 1)))), 1);
+}
+
+#[test]
+fn more_than_can_be_held_back_is_read_again() {
+    let (mut follower, mut stream) = followed();
+    stream.keeps = 10_000;
+    follower.hold();
+    let before = stream.from(follower.place());
+    for seq in 4..4 + 2 * MAX_HELD as u64 {
+        assert_eq!(follower.take(stream.append(message(OTHER, seq, 1))), Step::Nothing);
+    }
+    let first = follower.fill(before, false).unwrap();
+    assert_eq!((first.comments.len(), first.bridge, first.is_due), (MAX_HELD, Bridge::Whole, true));
+    let rest = fill(&mut follower, &stream);
+    assert_eq!((rest.comments.len(), rest.bridge, rest.is_due), (MAX_HELD, Bridge::Whole, false));
+}
+
+/// What may happen.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A node says something; whether it comes through, and how often.
+    Say { node: u8, comments: u32, times: usize },
+    Cut,
+    Read,
+    Expire,
+    /// A replica is promoted without so many of the newest entries, and the connection is lost with the old master.
+    FailOver(usize),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => (0u8..3, 1u32..4, prop_oneof![1 => Just(0usize), 6 => Just(1), 1 => Just(2)])
+            .prop_map(|(node, comments, times)| Event::Say { node, comments, times }),
+        1 => Just(Event::Cut),
+        3 => Just(Event::Read),
+        1 => Just(Event::Expire),
+        1 => (1usize..4).prop_map(Event::FailOver),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn each_comment_is_given_once_and_in_order_or_its_lack_is_told(events in prop::collection::vec(event(), 1..60)) {
+        let (mut follower, mut stream, mut seq) = (Follower::new(OWN), Stream::new(1, 12), 0);
+        let (mut said, mut had, mut is_told) = (Vec::new(), Vec::new(), false);
+        let mut read = |follower: &mut Follower, stream: &Stream, had: &mut Vec<Relayed>| {
+            let filled = fill(follower, stream);
+            is_told |= filled.bridge != Bridge::Whole && filled.bridge != Bridge::New;
+            had.extend(filled.comments);
+            assert!(!filled.is_due);
+        };
+        read(&mut follower, &stream, &mut had);
+        let mut is_cut = false;
+        for event in events {
+            match event {
+                Event::Say { node, comments, times } => {
+                    seq += 1;
+                    let message = message([node; 8], seq, comments);
+                    if let (true, Body::Comments(comments)) = (node != 0, &message.body) {
+                        said.extend(comments.clone());
+                    }
+                    let entry = stream.append(message);
+                    for _ in 0..if is_cut { 0 } else { times } {
+                        match follower.take(entry.clone()) {
+                            Step::Give(comments) => had.extend(comments),
+                            Step::Read => read(&mut follower, &stream, &mut had),
+                            Step::Nothing | Step::Lost(_) => {}
+                        }
+                    }
+                }
+                Event::Cut => {
+                    is_cut = true;
+                    follower.hold();
+                }
+                Event::Read => {
+                    is_cut = false;
+                    follower.hold();
+                    read(&mut follower, &stream, &mut had);
+                }
+                // It is quiet until then: what was said last has come, or the connection was lost.
+                Event::Expire => {
+                    read(&mut follower, &stream, &mut had);
+                    stream = Stream::new(stream.epoch + 1, 12);
+                    is_cut = false;
+                }
+                Event::FailOver(lacks) => {
+                    for _ in 0..lacks.min(stream.entries.len().saturating_sub(1)) {
+                        let last = stream.entries.pop().unwrap();
+                        stream.seq -= last.message.count();
+                    }
+                    is_cut = true;
+                    follower.hold();
+                }
+            }
+        }
+        follower.hold();
+        read(&mut follower, &stream, &mut had);
+        let ids = |comments: &[Relayed]| comments.iter().map(|relayed| relayed.comment.id).collect::<Vec<_>>();
+        let (said, had) = (ids(&said), ids(&had));
+        let mut rest = said.iter();
+        prop_assert!(had.iter().all(|id| rest.any(|other| other == id)), "twice or out of order: {had:?} of {said:?}");
+        prop_assert!(is_told || had == said, "lacks some without a word: {had:?} of {said:?}");
+    }
+}
