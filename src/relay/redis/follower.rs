@@ -3,8 +3,11 @@
 //!
 //! Live messages are given on while each begins where the one before ended. When one does not, or nothing was heard for a
 //! while, the follower holds them back until it has been given what the stream has from its last place on. The read begins
-//! *with* that place: only a stream in which the last message still stands where it stood is sure to be the same one, and
-//! not that of a replica which was promoted without its newest entries.
+//! *with* that place: where another message stands there by now, the stream is that of a replica which was promoted
+//! without the newest entries, and all of it is looked through. It never shows what was lost with the old server, so
+//! nothing is sure that was read from another server than the time before.
+
+use std::sync::Arc;
 
 use crate::model::{Relayed, Timestamp};
 use crate::relay::codec::{Body, EntryId, Message, NodeId};
@@ -20,6 +23,25 @@ const MAX_NODES: usize = 64;
 pub(super) struct Entry {
     pub(super) id: Option<EntryId>,
     pub(super) message: Message,
+}
+
+/// The server that has the streams, in one of its lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Life {
+    /// Another one after each start, and on each server.
+    pub(super) run: String,
+    /// How many commands it has refused for want of memory: where that has risen, messages may stand in no stream.
+    pub(super) refused: u64,
+}
+
+/// What was read of a stream.
+#[derive(Clone, Debug)]
+pub(super) struct Read {
+    pub(super) entries: Vec<Entry>,
+    /// Where; `None` when the server does not tell.
+    pub(super) life: Option<Arc<Life>>,
+    /// Whether messages were heard so lately that no stream can have expired that had something new since then.
+    pub(super) is_recent: bool,
 }
 
 /// What to do with a live message.
@@ -75,10 +97,18 @@ pub(super) struct Follower {
     seen: Vec<(NodeId, u64)>,
     /// Live messages that wait until the stream has been read; `None` while none have to.
     held: Option<Vec<Entry>>,
+    /// Where the stream was read last.
+    life: Option<Arc<Life>>,
     /// More came than can be held.
     is_overfull: bool,
     /// A message was missed that stands in no stream.
     is_unsure: bool,
+}
+
+impl Mark {
+    fn of(id: EntryId, message: &Message) -> Self {
+        Self { id, node: message.node, seq: message.seq }
+    }
 }
 
 impl Entry {
@@ -103,6 +133,7 @@ impl Follower {
             last: None,
             seen: Vec::new(),
             held: Some(Vec::new()),
+            life: None,
             is_overfull: false,
             is_unsure: false,
         }
@@ -146,7 +177,7 @@ impl Follower {
             (None, _) if is_known => Step::Nothing,
             (None, _) => self.give(entry.message),
             (Some(id), last) if entry.follows(id, last) => {
-                self.last = Some(Mark { id, node: entry.message.node, seq: entry.message.seq });
+                self.last = Some(Mark::of(id, &entry.message));
                 self.give(entry.message)
             }
             (Some(id), Some(last)) if id.epoch == last.id.epoch && id.seq <= last.id.seq => {
@@ -175,37 +206,41 @@ impl Follower {
     }
 
     /// Takes what the stream has from [`Follower::place`] on. `None` when it is another stream than that of the place: all
-    /// of it is to be read. `can_lack_nothing` says that a stream can have been neither lost nor have expired with
-    /// something in it since messages were heard last.
-    pub(super) fn fill(&mut self, read: Vec<Entry>, can_lack_nothing: bool) -> Option<Filled> {
-        let mut read = read.into_iter().peekable();
+    /// of it is to be read.
+    pub(super) fn fill(&mut self, read: Read) -> Option<Filled> {
+        let Read { mut entries, life, is_recent } = read;
         if let Some(last) = self.last {
-            let first = read.peek().and_then(|first| Some((first.id?, first)));
-            match first {
-                Some((id, first)) if id == last.id => {
-                    if (first.message.node, first.message.seq) != (last.node, last.seq) {
-                        self.last = None;
-                        return None;
-                    }
-                    read.next();
-                }
-                Some((id, first)) if id.epoch == last.id.epoch && first.start(id) >= last.id.seq => {}
-                _ => {
-                    self.last = None;
-                    return None;
-                }
+            let first = entries.first().and_then(|first| Some((first.id?, first)));
+            let is_last = first.is_some_and(|(id, first)| last == Mark::of(id, &first.message));
+            let goes_on = |(id, first): (EntryId, &Entry)| id.epoch == last.id.epoch && first.start(id) >= last.id.seq;
+            if is_last {
+                entries.remove(0);
+            } else if !first.is_some_and(goes_on) {
+                self.last = None;
+                return None;
             }
         }
-        let is_sure = (self.last.is_some() || can_lack_nothing) && !self.is_unsure;
-        let bridge = match (self.is_new, is_sure) {
-            (true, _) => Bridge::New,
-            (false, true) => Bridge::Whole,
-            (false, false) => Bridge::Unknown,
+        let bridge = if self.is_new {
+            Bridge::New
+        } else if self.is_sure(life.as_deref(), is_recent) {
+            Bridge::Whole
+        } else {
+            Bridge::Unknown
         };
+        self.life = life;
         let mut filled = Filled { comments: Vec::new(), bridge, lost_since: None, is_due: false };
-        self.walk(read, &mut filled);
+        self.walk(entries, &mut filled);
         self.release(&mut filled);
         Some(filled)
+    }
+
+    /// Whether nothing is missing if the stream, read there, has no gap.
+    fn is_sure(&self, life: Option<&Life>, is_recent: bool) -> bool {
+        let (Some(before), Some(now)) = (self.life.as_deref(), life) else { return false };
+        let goes_on = before.run == now.run && self.last.is_some();
+        // A stream that is new or absent had nothing before, if it cannot have expired nor be lacking what was refused.
+        let had_nothing = before == now && is_recent;
+        (goes_on || had_nothing) && !self.is_unsure
     }
 
     /// Goes on without the stream, as it cannot be read.
@@ -214,7 +249,7 @@ impl Follower {
         let mut filled = Filled { comments: Vec::new(), bridge, lost_since: None, is_due: false };
         for entry in self.held.take().unwrap_or_default() {
             if let Some(id) = entry.id {
-                self.last = Some(Mark { id, node: entry.message.node, seq: entry.message.seq });
+                self.last = Some(Mark::of(id, &entry.message));
             }
             if !self.is_known(&entry.message) {
                 let step = self.give(entry.message);
@@ -225,7 +260,7 @@ impl Follower {
         filled
     }
 
-    fn walk(&mut self, read: impl Iterator<Item = Entry>, filled: &mut Filled) {
+    fn walk(&mut self, read: Vec<Entry>, filled: &mut Filled) {
         // Of a stream that is read whole some may have been had: from another one, or from the channel alone.
         let had = if self.last.is_none() { self.seen.clone() } else { Vec::new() };
         for entry in read {
@@ -233,7 +268,7 @@ impl Follower {
             if !entry.follows(id, self.last) {
                 filled.bridge = filled.bridge.and_gap(self.last.filter(|last| last.id.epoch == id.epoch), entry.start(id));
             }
-            self.last = Some(Mark { id, node: entry.message.node, seq: entry.message.seq });
+            self.last = Some(Mark::of(id, &entry.message));
             if !is_in(&had, &entry.message) {
                 let step = self.give(entry.message);
                 filled.take(step);

@@ -23,11 +23,13 @@ struct Stream {
     seq: u64,
     keeps: u64,
     entries: Vec<Entry>,
+    /// The run and the refusals of its server.
+    life: (u64, u64),
 }
 
 impl Stream {
     fn new(epoch: u64, keeps: u64) -> Self {
-        Self { epoch, seq: 0, keeps, entries: Vec::new() }
+        Self { epoch, seq: 0, keeps, entries: Vec::new(), life: (1, 0) }
     }
 
     fn append(&mut self, message: Message) -> Entry {
@@ -40,19 +42,24 @@ impl Stream {
     }
 
     /// What a follower at this place is given.
-    fn from(&self, place: Option<EntryId>) -> Vec<Entry> {
+    fn from(&self, place: Option<EntryId>, is_recent: bool) -> Read {
         let is_wanted = |entry: &&Entry| {
             let (id, from) = (entry.id.unwrap(), place.unwrap_or(EntryId { epoch: 0, seq: 0 }));
             (id.epoch, id.seq) >= (from.epoch, from.seq)
         };
-        self.entries.iter().filter(is_wanted).cloned().collect()
+        let life = Some(Arc::new(Life { run: self.life.0.to_string(), refused: self.life.1 }));
+        Read { entries: self.entries.iter().filter(is_wanted).cloned().collect(), life, is_recent }
     }
 }
 
 /// Reads until the follower is content.
 fn fill(follower: &mut Follower, stream: &Stream) -> Filled {
+    fill_soon(follower, stream, false)
+}
+
+fn fill_soon(follower: &mut Follower, stream: &Stream, is_recent: bool) -> Filled {
     for _ in 0..3 {
-        if let Some(filled) = follower.fill(stream.from(follower.place()), false) {
+        if let Some(filled) = follower.fill(stream.from(follower.place(), is_recent)) {
             return filled;
         }
     }
@@ -146,16 +153,27 @@ fn a_room_that_was_quiet_until_its_stream_expired_goes_on_live() {
 
 #[test]
 fn nothing_is_missing_where_no_stream_can_have_been_lost() {
-    let (mut follower, _) = followed();
-    assert_eq!(follower.fill(Vec::new(), true), None, "asks for all");
-    assert_eq!(follower.fill(Vec::new(), true).unwrap().bridge, Bridge::Whole);
+    let soon = |stream: &Stream| fill_soon(&mut followed().0, stream, true).bridge;
     let mut anew = Stream::new(2, 2);
+    assert_eq!(soon(&anew), Bridge::Whole, "none is there, nor was");
     anew.append(message(OTHER, 4, 1));
-    assert_eq!(follower.fill(anew.from(None), true).unwrap().bridge, Bridge::Whole);
-    let (mut follower, _) = followed();
+    assert_eq!(soon(&anew), Bridge::Whole, "it is whole");
+    let refused = Stream { life: (1, 1), ..anew.clone() };
+    assert_eq!(soon(&refused), Bridge::Unknown, "Redis was out of memory");
+    let restarted = Stream { life: (2, 0), ..anew.clone() };
+    assert_eq!(soon(&restarted), Bridge::Unknown, "Redis was lost");
     (5..9).for_each(|seq| drop(anew.append(message(OTHER, seq, 1))));
-    assert_eq!(follower.fill(anew.from(None), true), None);
-    assert_eq!(follower.fill(anew.from(None), true).unwrap().bridge, Bridge::Unknown, "its beginning is gone");
+    assert_eq!(soon(&anew), Bridge::Unknown, "its beginning is gone");
+}
+
+#[test]
+fn what_another_server_has_is_not_sure_to_be_all() {
+    let (mut follower, stream) = followed();
+    let promoted = Stream { life: (2, 0), ..stream };
+    assert_eq!(fill_soon(&mut follower, &promoted, true).bridge, Bridge::Unknown);
+    assert_eq!(fill(&mut follower, &promoted).bridge, Bridge::Whole);
+    let silent = Read { life: None, ..promoted.from(follower.place(), true) };
+    assert_eq!(follower.fill(silent).unwrap().bridge, Bridge::Unknown);
 }
 
 #[test]
@@ -179,7 +197,7 @@ fn messages_without_a_place_are_given_live_and_missed_for_good() {
     let bare = Entry { id: None, message: message(OTHER, 4, 1) };
     assert_eq!(given(follower.take(bare.clone())), 1);
     assert_eq!(follower.take(bare.clone()), Step::Nothing, "published again");
-    assert_eq!(follower.fill(stream.from(follower.place()), false).unwrap().bridge, Bridge::Whole);
+    assert_eq!(fill(&mut follower, &stream).bridge, Bridge::Whole);
     follower.miss(&bare);
     assert_eq!(fill(&mut follower, &stream).bridge, Bridge::Unknown);
 }
@@ -211,11 +229,11 @@ fn more_than_can_be_held_back_is_read_again() {
     let (mut follower, mut stream) = followed();
     stream.keeps = 10_000;
     follower.hold();
-    let before = stream.from(follower.place());
+    let before = stream.from(follower.place(), false);
     for seq in 4..4 + 2 * MAX_HELD as u64 {
         assert_eq!(follower.take(stream.append(message(OTHER, seq, 1))), Step::Nothing);
     }
-    let first = follower.fill(before, false).unwrap();
+    let first = follower.fill(before).unwrap();
     assert_eq!((first.comments.len(), first.bridge, first.is_due), (MAX_HELD, Bridge::Whole, true));
     let rest = fill(&mut follower, &stream);
     assert_eq!((rest.comments.len(), rest.bridge, rest.is_due), (MAX_HELD, Bridge::Whole, false));
@@ -250,7 +268,7 @@ proptest! {
         let (mut follower, mut stream, mut seq) = (Follower::new(OWN), Stream::new(1, 12), 0);
         let (mut said, mut had, mut is_told) = (Vec::new(), Vec::new(), false);
         let mut read = |follower: &mut Follower, stream: &Stream, had: &mut Vec<Relayed>| {
-            let filled = fill(follower, stream);
+            let filled = fill_soon(follower, stream, true);
             is_told |= filled.bridge != Bridge::Whole && filled.bridge != Bridge::New;
             had.extend(filled.comments);
             assert!(!filled.is_due);
@@ -286,7 +304,7 @@ proptest! {
                 // It is quiet until then: what was said last has come, or the connection was lost.
                 Event::Expire => {
                     read(&mut follower, &stream, &mut had);
-                    stream = Stream::new(stream.epoch + 1, 12);
+                    stream = Stream { life: stream.life, ..Stream::new(stream.epoch + 1, 12) };
                     is_cut = false;
                 }
                 Event::FailOver(lacks) => {
@@ -294,6 +312,7 @@ proptest! {
                         let last = stream.entries.pop().unwrap();
                         stream.seq -= last.message.count();
                     }
+                    stream.life.0 += 1;
                     is_cut = true;
                     follower.hold();
                 }

@@ -3,12 +3,14 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::RedisError;
+use tokio::time::Instant;
 
 use super::Shared;
-use super::follower::{Entry, Follower};
-use super::stream::{self, Wanted};
+use super::follower::{Entry, Follower, Life, Read};
+use super::stream::{self, EXPIRES_AFTER, Streams, Wanted};
 use crate::model::RoomId;
 
 /// Most streams in one round trip: 64 × 200 comments of some 150 bytes are 2 MB.
@@ -17,7 +19,10 @@ const MAX_AT_ONCE: usize = 64;
 /// A second attempt has a connection of its own; the first may have found that of before an outage.
 const ATTEMPTS: usize = 2;
 
-type Reading = Pin<Box<dyn Future<Output = Vec<(RoomId, Option<Vec<Entry>>)>> + Send>>;
+/// Messages that were heard so lately are in their streams still, with some time to spare for the way there and back.
+const RECENT: Duration = EXPIRES_AFTER.checked_sub(Duration::from_secs(20)).expect("a stream expires later");
+
+type Reading = Pin<Box<dyn Future<Output = (Option<Arc<Life>>, Vec<(RoomId, Option<Vec<Entry>>)>)> + Send>>;
 
 /// What is to be read, is being read, and was read.
 #[derive(Default)]
@@ -25,6 +30,10 @@ pub(super) struct Reader {
     due: HashSet<RoomId>,
     reading: Option<Reading>,
     read: VecDeque<(RoomId, Option<Vec<Entry>>)>,
+    /// Where these were read.
+    life: Option<Arc<Life>>,
+    /// Until when all messages were heard that were published.
+    heard_until: Option<Instant>,
 }
 
 impl Reader {
@@ -33,9 +42,14 @@ impl Reader {
         self.due.insert(room.clone());
     }
 
-    /// Forgets everything.
+    /// Notes that what was published until now was heard.
+    pub(super) fn hears(&mut self) {
+        self.heard_until = Some(Instant::now());
+    }
+
+    /// Forgets what was to be read.
     pub(super) fn stop(&mut self) {
-        *self = Self::default();
+        *self = Self { heard_until: self.heard_until, ..Self::default() };
     }
 
     /// Begins the next read, once what the last one brought is taken.
@@ -59,8 +73,9 @@ impl Reader {
     /// Waits for the read that is under way. Cancellation-safe.
     pub(super) async fn wait(&mut self) {
         if let Some(reading) = &mut self.reading {
-            self.read.extend(reading.await);
+            let (life, read) = reading.await;
             self.reading = None;
+            (self.life, self.read) = (life, read.into());
         }
     }
 
@@ -69,32 +84,29 @@ impl Reader {
     }
 
     /// A room and what its stream has; `None` when it could not be read.
-    pub(super) fn next_read(&mut self) -> Option<(RoomId, Option<Vec<Entry>>)> {
-        self.read.pop_front()
-    }
-
-    /// Whether no stream can have been lost or have expired since messages were heard last.
-    pub(super) fn can_lack_nothing(&self) -> bool {
-        false
+    pub(super) fn next_read(&mut self) -> Option<(RoomId, Option<Read>)> {
+        let (room, entries) = self.read.pop_front()?;
+        let is_recent = self.heard_until.is_some_and(|until| until.elapsed() < RECENT);
+        Some((room, entries.map(|entries| Read { entries, life: self.life.clone(), is_recent })))
     }
 }
 
-async fn read(shared: Arc<Shared>, wanted: Vec<Wanted>) -> Vec<(RoomId, Option<Vec<Entry>>)> {
-    let mut read = Vec::new();
+async fn read(shared: Arc<Shared>, wanted: Vec<Wanted>) -> (Option<Arc<Life>>, Vec<(RoomId, Option<Vec<Entry>>)>) {
+    let (mut life, mut read) = (None, Vec::new());
     for _ in 0..ATTEMPTS {
         match try_read(&shared, &wanted).await {
             Ok(done) => {
-                read = done;
+                (life, read) = done;
                 break;
             }
             Err(error) => tracing::warn!(%error, rooms = wanted.len(), "reading streams from redis failed"),
         }
     }
     read.resize(wanted.len(), None);
-    wanted.into_iter().map(|wanted| wanted.room).zip(read).collect()
+    (life, wanted.into_iter().map(|wanted| wanted.room).zip(read).collect())
 }
 
-async fn try_read(shared: &Shared, wanted: &[Wanted]) -> Result<Vec<Option<Vec<Entry>>>, RedisError> {
+async fn try_read(shared: &Shared, wanted: &[Wanted]) -> Result<Streams, RedisError> {
     let (number, mut connection) = shared.commands.get().await?;
     let read = stream::read(&mut connection, wanted).await;
     if read.is_err() {

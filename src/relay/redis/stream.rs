@@ -2,12 +2,12 @@
 //!
 //! An entry is a message. Its id is an [`EntryId`], `<epoch>-<seq>`, so that what is trimmed by id is trimmed by comments.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, RedisError, RedisResult, Script};
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Script, Value};
 
-use super::follower::Entry;
+use super::follower::{Entry, Life};
 use super::servers::Connection;
 use crate::model::RoomId;
 use crate::relay::codec::{self, EntryId};
@@ -48,18 +48,31 @@ pub(super) struct Wanted {
     pub(super) from: Option<EntryId>,
 }
 
-/// Reads several streams in one round trip; `None` for one that cannot be read.
-pub(super) async fn read(
-    connection: &mut Connection,
-    wanted: &[Wanted],
-) -> Result<Vec<Option<Vec<Entry>>>, RedisError> {
-    let mut pipeline = Pipeline::with_capacity(wanted.len());
+/// What several streams have, each `None` when it cannot be read, and the server that has them, if it tells.
+pub(super) type Streams = (Option<Arc<Life>>, Vec<Option<Vec<Entry>>>);
+
+/// Reads several streams in one round trip.
+pub(super) async fn read(connection: &mut Connection, wanted: &[Wanted]) -> Result<Streams, RedisError> {
+    let mut pipeline = Pipeline::with_capacity(wanted.len() + 2);
+    pipeline.cmd("INFO").arg("server").cmd("INFO").arg("errorstats");
     for Wanted { channel, from, .. } in wanted {
         let from = from.map_or_else(|| "-".to_owned(), |EntryId { epoch, seq }| format!("{epoch}-{seq}"));
         pipeline.cmd("XRANGE").arg(key(channel)).arg(from).arg("+");
     }
-    let answers: Vec<RedisResult<Vec<Raw>>> = pipeline.ignore_errors().query_async(connection).await?;
-    Ok(wanted.iter().zip(answers).map(|(wanted, answer)| entries(&wanted.room, answer.ok()?)).collect())
+    let answers: Vec<RedisResult<Value>> = pipeline.ignore_errors().query_async(connection).await?;
+    let mut answers = answers.into_iter().map(Result::ok);
+    let life = life(answers.next().flatten(), answers.next().flatten());
+    let streams = wanted.iter().zip(answers).map(|(wanted, answer)| {
+        entries(&wanted.room, redis::from_redis_value(answer?).ok()?)
+    });
+    Ok((life.map(Arc::new), streams.collect()))
+}
+
+fn life(server: Option<Value>, errors: Option<Value>) -> Option<Life> {
+    let [server, errors]: [String; 2] = [redis::from_redis_value(server?).ok()?, redis::from_redis_value(errors?).ok()?];
+    let run = server.lines().find_map(|line| line.strip_prefix("run_id:"))?.to_owned();
+    let refused = errors.lines().find_map(|line| line.strip_prefix("errorstat_OOM:count="));
+    Some(Life { run, refused: refused.map_or(Some(0), |count| count.trim().parse().ok())? })
 }
 
 /// The id of an entry, and its one field with the value.

@@ -189,6 +189,7 @@ impl Subscriber {
     fn take(&mut self, message: &Msg) {
         let channel = message.get_channel_name();
         if channel == self.shared.own_channel {
+            self.reader.hears();
             return self.shared.probe_came_back(message.get_payload_bytes());
         }
         // What was on its way when the last viewer left is wanted by nobody.
@@ -220,9 +221,8 @@ impl Subscriber {
     fn give_read(&mut self, mut permits: mpsc::PermitIterator<'_, Heard>) {
         let Some((room, read)) = self.reader.next_read() else { return };
         let Some(follower) = self.rooms.get_mut(&room) else { return };
-        let can_lack_nothing = self.reader.can_lack_nothing();
         let filled = match read {
-            Some(read) => follower.fill(read, can_lack_nothing),
+            Some(read) => follower.fill(read),
             None => Some(follower.go_on()),
         };
         let Some(Filled { comments, bridge, lost_since, is_due }) = filled else {
