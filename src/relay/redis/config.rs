@@ -1,6 +1,7 @@
 //! Where Redis is and how much may wait.
 
 use std::fmt;
+use std::time::Duration;
 
 use url::Url;
 
@@ -33,12 +34,16 @@ pub struct RedisConfig {
     pub stream: usize,
     /// How many messages (one a room and tick) may wait to be published; what comes on top is dropped and counted.
     pub max_queued: usize,
+    /// How long a message may wait to be published; then it is given up, and other nodes are told. So late a comment is no
+    /// danmaku any more, and the store, from which they take it, has long had it.
+    pub max_age: Duration,
     /// How many envelopes may wait to be taken by this node; what comes on top is read from the stream later.
     pub max_received: usize,
 }
 
 impl RedisConfig {
-    /// A configuration with the defaults: prefix `danmakud`, streams of 200 comments, 4,096 messages each way.
+    /// A configuration with the defaults: prefix `danmakud`, streams of 200 comments, 4,096 messages each way,
+    /// and none that is older than 15 s.
     #[must_use]
     pub fn new(url: &str) -> Self {
         Self {
@@ -47,6 +52,7 @@ impl RedisConfig {
             prefix: "danmakud".to_owned(),
             stream: MAX_STREAM,
             max_queued: 4096,
+            max_age: Duration::from_secs(15),
             max_received: 4096,
         }
     }
@@ -81,13 +87,14 @@ fn shown(url: &str) -> String {
 
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url: _, topology, prefix, stream, max_queued, max_received } = self;
+        let Self { url: _, topology, prefix, stream, max_queued, max_age, max_received } = self;
         f.debug_struct("RedisConfig")
             .field("url", &self.shown_url())
             .field("topology", topology)
             .field("prefix", prefix)
             .field("stream", stream)
             .field("max_queued", max_queued)
+            .field("max_age", max_age)
             .field("max_received", max_received)
             .finish()
     }

@@ -266,7 +266,8 @@ impl Follower {
         for entry in read {
             let Some(id) = entry.id else { continue };
             if !entry.follows(id, self.last) {
-                filled.bridge = filled.bridge.and_gap(self.last.filter(|last| last.id.epoch == id.epoch), entry.start(id));
+                filled.bridge =
+                    filled.bridge.and_gap(self.last.filter(|last| last.id.epoch == id.epoch), entry.start(id));
             }
             self.last = Some(Mark::of(id, &entry.message));
             if !is_in(&had, &entry.message) {

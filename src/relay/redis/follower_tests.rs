@@ -243,7 +243,11 @@ fn more_than_can_be_held_back_is_read_again() {
 #[derive(Clone, Debug)]
 enum Event {
     /// A node says something; whether it comes through, and how often.
-    Say { node: u8, comments: u32, times: usize },
+    Say {
+        node: u8,
+        comments: u32,
+        times: usize,
+    },
     Cut,
     Read,
     Expire,

@@ -69,8 +69,8 @@ impl RedisRelay {
         config: RedisConfig,
         metrics: Arc<Metrics>,
     ) -> Result<(Self, mpsc::Receiver<Heard>), RelayError> {
-        let servers = Servers::new(&config)
-            .map_err(|error| RelayError { detail: format!("{}: {error}", config.shown_url()) })?;
+        let servers =
+            Servers::new(&config).map_err(|error| RelayError { detail: format!("{}: {error}", config.shown_url()) })?;
         let (outgoing, queue) = mpsc::channel(config.max_queued.max(1));
         let (heard, received) = mpsc::channel(config.max_received.max(1));
         let node = fastrand::u64(..).to_be_bytes();

@@ -1,7 +1,6 @@
 //! The publishing side: takes from the queue what waits and publishes it in one pipeline, in order.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::mpsc;
@@ -14,10 +13,6 @@ use crate::relay::codec;
 
 /// Most messages in one pipeline; about as many bytes as one write to a socket moves well (256 × some 100 bytes).
 const MAX_PIPELINED: usize = 256;
-
-/// A message that waits longer is given up. So late a comment is no danmaku any more, and the nodes that are told of it
-/// take it from the store, where it has long been.
-const MAX_AGE: Duration = Duration::from_secs(15);
 
 /// A message that waits to be published.
 #[derive(Debug)]
@@ -137,7 +132,7 @@ impl Publisher {
     fn give_up_old(&mut self) {
         let shared = Arc::clone(&self.shared);
         self.waiting.retain(|message| {
-            let is_old = !message.is_notice() && message.since.elapsed() > MAX_AGE;
+            let is_old = !message.is_notice() && message.since.elapsed() > shared.config.max_age;
             if is_old {
                 shared.give_up(message);
             }

@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::RedisError;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use super::Shared;
 use super::follower::{Entry, Follower, Life, Read};
 use super::stream::{self, EXPIRES_AFTER, Streams, Wanted};
+use super::{Shared, backoff};
 use crate::model::RoomId;
 
 /// Most streams in one round trip: 64 × 200 comments of some 150 bytes are 2 MB.
 const MAX_AT_ONCE: usize = 64;
 
-/// A second attempt has a connection of its own; the first may have found that of before an outage.
-const ATTEMPTS: usize = 2;
+/// Some 3 s of attempts, each with a connection of its own: the first may find that of before an outage. Then rooms go on
+/// without what they missed.
+const ATTEMPTS: u32 = 5;
 
 /// Messages that were heard so lately are in their streams still, with some time to spare for the way there and back.
 const RECENT: Duration = EXPIRES_AFTER.checked_sub(Duration::from_secs(20)).expect("a stream expires later");
@@ -93,13 +94,16 @@ impl Reader {
 
 async fn read(shared: Arc<Shared>, wanted: Vec<Wanted>) -> (Option<Arc<Life>>, Vec<(RoomId, Option<Vec<Entry>>)>) {
     let (mut life, mut read) = (None, Vec::new());
-    for _ in 0..ATTEMPTS {
+    for attempt in 1..=ATTEMPTS {
         match try_read(&shared, &wanted).await {
             Ok(done) => {
                 (life, read) = done;
                 break;
             }
-            Err(error) => tracing::warn!(%error, rooms = wanted.len(), "reading streams from redis failed"),
+            Err(error) => {
+                tracing::debug!(%error, attempt, rooms = wanted.len(), "reading streams from redis failed");
+                sleep(backoff(attempt)).await;
+            }
         }
     }
     read.resize(wanted.len(), None);

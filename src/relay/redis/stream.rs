@@ -62,14 +62,16 @@ pub(super) async fn read(connection: &mut Connection, wanted: &[Wanted]) -> Resu
     let answers: Vec<RedisResult<Value>> = pipeline.ignore_errors().query_async(connection).await?;
     let mut answers = answers.into_iter().map(Result::ok);
     let life = life(answers.next().flatten(), answers.next().flatten());
-    let streams = wanted.iter().zip(answers).map(|(wanted, answer)| {
-        entries(&wanted.room, redis::from_redis_value(answer?).ok()?)
-    });
+    let streams = wanted
+        .iter()
+        .zip(answers)
+        .map(|(wanted, answer)| entries(&wanted.room, redis::from_redis_value(answer?).ok()?));
     Ok((life.map(Arc::new), streams.collect()))
 }
 
 fn life(server: Option<Value>, errors: Option<Value>) -> Option<Life> {
-    let [server, errors]: [String; 2] = [redis::from_redis_value(server?).ok()?, redis::from_redis_value(errors?).ok()?];
+    let [server, errors]: [String; 2] =
+        [redis::from_redis_value(server?).ok()?, redis::from_redis_value(errors?).ok()?];
     let run = server.lines().find_map(|line| line.strip_prefix("run_id:"))?.to_owned();
     let refused = errors.lines().find_map(|line| line.strip_prefix("errorstat_OOM:count="));
     Some(Life { run, refused: refused.map_or(Some(0), |count| count.trim().parse().ok())? })

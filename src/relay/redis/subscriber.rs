@@ -15,8 +15,8 @@ use super::reader::Reader;
 use super::servers::{Connection, Pushes};
 use super::{ANSWER_WITHIN, Shared, backoff, is_told, lock};
 use crate::model::RoomId;
-use crate::relay::codec::{self, CodecError};
 use crate::relay::Heard;
+use crate::relay::codec::{self, CodecError};
 
 /// How often a probe goes out. One that is not back when the next is due means a dead connection, so that a
 /// half-open one is noticed within two periods and reopened well within 10 s. A quiet room needs no other sign of life.
@@ -52,7 +52,14 @@ impl Lost {
 /// Keeps a connection until told to stop. `outgoing` is weak: the queue ends with the relay's handle.
 pub(super) async fn run(shared: Arc<Shared>, outgoing: mpsc::WeakSender<Outgoing>, heard: mpsc::Sender<Heard>) {
     let stop = shared.stop.clone();
-    let mut subscriber = Subscriber { shared, outgoing, heard, rooms: HashMap::new(), before: HashMap::new(), reader: Reader::default() };
+    let mut subscriber = Subscriber {
+        shared,
+        outgoing,
+        heard,
+        rooms: HashMap::new(),
+        before: HashMap::new(),
+        reader: Reader::default(),
+    };
     let mut attempt = 0;
     loop {
         let begun = Instant::now();

@@ -88,15 +88,15 @@ impl RedisServer {
     pub async fn behind_cable(&self) -> (String, Cable) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = self.url_at(listener.local_addr().unwrap().port());
-        let cut = watch::Sender::new(0);
-        let (server, cuts) = (self.port, cut.clone());
+        let state = watch::Sender::new(State::default());
+        let (server, states) = (self.port, state.clone());
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let Ok(far) = tokio::net::TcpStream::connect(("127.0.0.1", server)).await else { continue };
-                tokio::spawn(carry(near, far, cuts.subscribe()));
+                tokio::spawn(carry(near, far, states.subscribe()));
             }
         });
-        (url, Cable { cut })
+        (url, Cable { state })
     }
 }
 
@@ -106,30 +106,56 @@ impl Drop for RedisServer {
     }
 }
 
+/// What a cable does with the connections over it.
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// Connections from before the last cut carry nothing.
+    cuts: u32,
+    /// Nothing goes from the server to the client: it waits, or, where it is lost, for good.
+    is_stopped: bool,
+    is_losing: bool,
+}
+
 pub struct Cable {
-    cut: watch::Sender<u32>,
+    state: watch::Sender<State>,
 }
 
 impl Cable {
-    /// From now on the connections that stand carry nothing and stay open; new ones work.
+    /// From now on the connections that stand carry nothing and stay open; new ones work, and everything does again.
     pub fn cut(&self) {
-        self.cut.send_modify(|cuts| *cuts += 1);
+        self.state.send_modify(|state| *state = State { cuts: state.cuts + 1, ..State::default() });
+    }
+
+    /// What the server sends is not taken from it for now, or is again.
+    pub fn stop(&self, is_stopped: bool) {
+        self.state.send_modify(|state| state.is_stopped = is_stopped);
+    }
+
+    /// What the server sends from now on is lost, until the cable is cut.
+    pub fn lose_answers(&self) {
+        self.state.send_modify(|state| state.is_losing = true);
     }
 }
 
-async fn carry(mut near: tokio::net::TcpStream, mut far: tokio::net::TcpStream, mut cuts: watch::Receiver<u32>) {
+async fn carry(mut near: tokio::net::TcpStream, mut far: tokio::net::TcpStream, mut states: watch::Receiver<State>) {
     let (mut up, mut down) = ([0; 4096], [0; 4096]);
+    let begun = states.borrow().cuts;
     loop {
+        let state = *states.borrow_and_update();
+        if state.cuts > begun {
+            break;
+        }
         tokio::select! {
             read = near.read(&mut up) => match read {
-                Ok(1..) => far.write_all(&up[..read.unwrap()]).await.unwrap(),
+                Ok(1..) => if far.write_all(&up[..read.unwrap()]).await.is_err() { return },
                 _ => return,
             },
-            read = far.read(&mut down) => match read {
-                Ok(1..) => near.write_all(&down[..read.unwrap()]).await.unwrap(),
+            read = far.read(&mut down), if !state.is_stopped => match read {
+                Ok(_) if state.is_losing => {}
+                Ok(1..) => if near.write_all(&down[..read.unwrap()]).await.is_err() { return },
                 _ => return,
             },
-            _ = cuts.changed() => break,
+            _ = states.changed() => {}
         }
     }
     // Holds both ends open until the test is over.
