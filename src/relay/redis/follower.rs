@@ -8,7 +8,11 @@
 //! nothing is sure that was read from another server than the time before.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::Instant;
+
+use super::stream::EXPIRES_AFTER;
 use crate::model::{Relayed, Timestamp};
 use crate::relay::codec::{Body, EntryId, Message, NodeId};
 
@@ -17,6 +21,9 @@ const MAX_HELD: usize = 256;
 
 /// Most nodes whose last message in the room is remembered, the newest.
 const MAX_NODES: usize = 64;
+
+/// What was published so lately is in its stream still, with some time to spare for the way there and back.
+const RECENT: Duration = EXPIRES_AFTER.checked_sub(Duration::from_secs(20)).expect("a stream expires later");
 
 /// A message, and its place in the room's stream if it could be written there.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,8 +47,8 @@ pub(super) struct Read {
     pub(super) entries: Vec<Entry>,
     /// Where; `None` when the server does not tell.
     pub(super) life: Option<Arc<Life>>,
-    /// Whether messages were heard so lately that no stream can have expired that had something new since then.
-    pub(super) is_recent: bool,
+    /// When.
+    pub(super) at: Instant,
 }
 
 /// What to do with a live message.
@@ -99,6 +106,8 @@ pub(super) struct Follower {
     held: Option<Vec<Entry>>,
     /// Where the stream was read last.
     life: Option<Arc<Life>>,
+    /// Until when everything is known to have been heard.
+    heard_until: Option<Instant>,
     /// More came than can be held.
     is_overfull: bool,
     /// A message was missed that stands in no stream.
@@ -134,20 +143,24 @@ impl Follower {
             seen: Vec::new(),
             held: Some(Vec::new()),
             life: None,
+            heard_until: None,
             is_overfull: false,
             is_unsure: false,
         }
     }
 
-    /// Notes that messages may have been missed: what comes is held back until the stream is read.
-    pub(super) fn hold(&mut self) {
-        self.held.get_or_insert_default();
+    /// Notes that messages may have been missed from this moment on: what comes is held back until the stream is read.
+    pub(super) fn hold(&mut self, heard_until: Option<Instant>) {
+        if self.held.is_none() {
+            self.held = Some(Vec::new());
+            self.heard_until = self.heard_until.max(heard_until);
+        }
     }
 
     /// Notes that this message was missed.
     pub(super) fn miss(&mut self, missed: &Entry) {
         self.is_unsure |= missed.id.is_none() && missed.message.node != self.own;
-        self.hold();
+        self.hold(None);
     }
 
     /// From where on the stream is to be read; `None` for all of it.
@@ -208,7 +221,7 @@ impl Follower {
     /// Takes what the stream has from [`Follower::place`] on. `None` when it is another stream than that of the place: all
     /// of it is to be read.
     pub(super) fn fill(&mut self, read: Read) -> Option<Filled> {
-        let Read { mut entries, life, is_recent } = read;
+        let Read { mut entries, life, at } = read;
         if let Some(last) = self.last {
             let first = entries.first().and_then(|first| Some((first.id?, first)));
             let is_last = first.is_some_and(|(id, first)| last == Mark::of(id, &first.message));
@@ -222,12 +235,12 @@ impl Follower {
         }
         let bridge = if self.is_new {
             Bridge::New
-        } else if self.is_sure(life.as_deref(), is_recent) {
+        } else if self.is_sure(life.as_deref(), at) {
             Bridge::Whole
         } else {
             Bridge::Unknown
         };
-        self.life = life;
+        (self.life, self.heard_until) = (life, Some(at));
         let mut filled = Filled { comments: Vec::new(), bridge, lost_since: None, is_due: false };
         self.walk(entries, &mut filled);
         self.release(&mut filled);
@@ -235,11 +248,11 @@ impl Follower {
     }
 
     /// Whether nothing is missing if the stream, read there, has no gap.
-    fn is_sure(&self, life: Option<&Life>, is_recent: bool) -> bool {
+    fn is_sure(&self, life: Option<&Life>, at: Instant) -> bool {
         let (Some(before), Some(now)) = (self.life.as_deref(), life) else { return false };
         let goes_on = before.run == now.run && self.last.is_some();
         // A stream that is new or absent had nothing before, if it cannot have expired nor be lacking what was refused.
-        let had_nothing = before == now && is_recent;
+        let had_nothing = before == now && self.heard_until.is_some_and(|until| at.duration_since(until) < RECENT);
         (goes_on || had_nothing) && !self.is_unsure
     }
 
@@ -290,7 +303,7 @@ impl Follower {
             }
         }
         if std::mem::take(&mut self.is_overfull) {
-            self.hold();
+            self.hold(None);
             filled.is_due = true;
         } else {
             self.is_unsure = false;

@@ -42,24 +42,31 @@ impl Stream {
     }
 
     /// What a follower at this place is given.
-    fn from(&self, place: Option<EntryId>, is_recent: bool) -> Read {
+    fn from(&self, place: Option<EntryId>, at: Instant) -> Read {
         let is_wanted = |entry: &&Entry| {
             let (id, from) = (entry.id.unwrap(), place.unwrap_or(EntryId { epoch: 0, seq: 0 }));
             (id.epoch, id.seq) >= (from.epoch, from.seq)
         };
         let life = Some(Arc::new(Life { run: self.life.0.to_string(), refused: self.life.1 }));
-        Read { entries: self.entries.iter().filter(is_wanted).cloned().collect(), life, is_recent }
+        Read { entries: self.entries.iter().filter(is_wanted).cloned().collect(), life, at }
     }
 }
 
-/// Reads until the follower is content.
+/// Reads until the follower is content, long after everything was heard.
 fn fill(follower: &mut Follower, stream: &Stream) -> Filled {
-    fill_soon(follower, stream, false)
+    let later = follower.heard_until.unwrap_or_else(Instant::now) + RECENT;
+    fill_at(follower, stream, later)
 }
 
-fn fill_soon(follower: &mut Follower, stream: &Stream, is_recent: bool) -> Filled {
+/// The same, so soon after everything was heard that no stream can have expired.
+fn fill_soon(follower: &mut Follower, stream: &Stream) -> Filled {
+    let soon = follower.heard_until.unwrap_or_else(Instant::now) + RECENT - Duration::from_millis(1);
+    fill_at(follower, stream, soon)
+}
+
+fn fill_at(follower: &mut Follower, stream: &Stream, at: Instant) -> Filled {
     for _ in 0..3 {
-        if let Some(filled) = follower.fill(stream.from(follower.place(), is_recent)) {
+        if let Some(filled) = follower.fill(stream.from(follower.place(), at)) {
             return filled;
         }
     }
@@ -99,7 +106,7 @@ fn what_a_cut_off_follower_missed_comes_before_what_is_live() {
     let (mut follower, mut stream) = followed();
     let missed = message(OTHER, 4, 2);
     stream.append(missed.clone());
-    follower.hold();
+    follower.hold(None);
     let live = stream.append(message(OTHER, 5, 1));
     assert_eq!(follower.take(live.clone()), Step::Nothing);
     let filled = fill(&mut follower, &stream);
@@ -132,7 +139,7 @@ fn more_than_the_stream_keeps_is_told_exactly() {
 #[test]
 fn another_stream_says_nothing_of_the_one_before() {
     let (mut follower, _) = followed();
-    follower.hold();
+    follower.hold(None);
     let mut anew = Stream::new(2, 200);
     anew.append(message(OTHER, 3, 2));
     anew.append(message(OTHER, 4, 1));
@@ -153,7 +160,7 @@ fn a_room_that_was_quiet_until_its_stream_expired_goes_on_live() {
 
 #[test]
 fn nothing_is_missing_where_no_stream_can_have_been_lost() {
-    let soon = |stream: &Stream| fill_soon(&mut followed().0, stream, true).bridge;
+    let soon = |stream: &Stream| fill_soon(&mut followed().0, stream).bridge;
     let mut anew = Stream::new(2, 2);
     assert_eq!(soon(&anew), Bridge::Whole, "none is there, nor was");
     anew.append(message(OTHER, 4, 1));
@@ -167,12 +174,23 @@ fn nothing_is_missing_where_no_stream_can_have_been_lost() {
 }
 
 #[test]
+fn how_long_nothing_was_heard_is_not_shortened_by_what_comes_before_the_stream_is_read() {
+    let (mut follower, _) = followed();
+    let before = follower.heard_until.unwrap();
+    follower.hold(Some(before));
+    follower.hold(Some(before + RECENT));
+    let read = Stream::new(2, 200).from(None, before + RECENT);
+    assert_eq!(follower.fill(read.clone()), None);
+    assert_eq!(follower.fill(read).unwrap().bridge, Bridge::Unknown);
+}
+
+#[test]
 fn what_another_server_has_is_not_sure_to_be_all() {
     let (mut follower, stream) = followed();
     let promoted = Stream { life: (2, 0), ..stream };
-    assert_eq!(fill_soon(&mut follower, &promoted, true).bridge, Bridge::Unknown);
+    assert_eq!(fill_soon(&mut follower, &promoted).bridge, Bridge::Unknown);
     assert_eq!(fill(&mut follower, &promoted).bridge, Bridge::Whole);
-    let silent = Read { life: None, ..promoted.from(follower.place(), true) };
+    let silent = Read { life: None, ..promoted.from(follower.place(), Instant::now()) };
     assert_eq!(follower.fill(silent).unwrap().bridge, Bridge::Unknown);
 }
 
@@ -217,7 +235,7 @@ fn what_a_node_gave_up_is_passed_on_live_and_from_the_stream() {
 #[test]
 fn without_the_stream_what_was_held_back_is_given_all_the_same() {
     let (mut follower, mut stream) = followed();
-    follower.hold();
+    follower.hold(None);
     follower.take(stream.append(message(OTHER, 4, 1)));
     let filled = follower.go_on();
     assert_eq!((filled.comments.len(), filled.bridge), (1, Bridge::Unknown));
@@ -228,8 +246,8 @@ fn without_the_stream_what_was_held_back_is_given_all_the_same() {
 fn more_than_can_be_held_back_is_read_again() {
     let (mut follower, mut stream) = followed();
     stream.keeps = 10_000;
-    follower.hold();
-    let before = stream.from(follower.place(), false);
+    follower.hold(None);
+    let before = stream.from(follower.place(), Instant::now());
     for seq in 4..4 + 2 * MAX_HELD as u64 {
         assert_eq!(follower.take(stream.append(message(OTHER, seq, 1))), Step::Nothing);
     }
@@ -272,7 +290,7 @@ proptest! {
         let (mut follower, mut stream, mut seq) = (Follower::new(OWN), Stream::new(1, 12), 0);
         let (mut said, mut had, mut is_told) = (Vec::new(), Vec::new(), false);
         let mut read = |follower: &mut Follower, stream: &Stream, had: &mut Vec<Relayed>| {
-            let filled = fill_soon(follower, stream, true);
+            let filled = fill_soon(follower, stream);
             is_told |= filled.bridge != Bridge::Whole && filled.bridge != Bridge::New;
             had.extend(filled.comments);
             assert!(!filled.is_due);
@@ -298,11 +316,11 @@ proptest! {
                 }
                 Event::Cut => {
                     is_cut = true;
-                    follower.hold();
+                    follower.hold(None);
                 }
                 Event::Read => {
                     is_cut = false;
-                    follower.hold();
+                    follower.hold(None);
                     read(&mut follower, &stream, &mut had);
                 }
                 // It is quiet until then: what was said last has come, or the connection was lost.
@@ -318,11 +336,11 @@ proptest! {
                     }
                     stream.life.0 += 1;
                     is_cut = true;
-                    follower.hold();
+                    follower.hold(None);
                 }
             }
         }
-        follower.hold();
+        follower.hold(None);
         read(&mut follower, &stream, &mut had);
         let ids = |comments: &[Relayed]| comments.iter().map(|relayed| relayed.comment.id).collect::<Vec<_>>();
         let (said, had) = (ids(&said), ids(&had));

@@ -3,13 +3,12 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::RedisError;
 use tokio::time::{Instant, sleep};
 
-use super::follower::{Entry, Follower, Life, Read};
-use super::stream::{self, EXPIRES_AFTER, Streams, Wanted};
+use super::follower::{Follower, Read};
+use super::stream::{self, Streams, Wanted};
 use super::{Shared, backoff};
 use crate::model::RoomId;
 
@@ -20,21 +19,17 @@ const MAX_AT_ONCE: usize = 64;
 /// without what they missed.
 const ATTEMPTS: u32 = 5;
 
-/// Messages that were heard so lately are in their streams still, with some time to spare for the way there and back.
-const RECENT: Duration = EXPIRES_AFTER.checked_sub(Duration::from_secs(20)).expect("a stream expires later");
+/// What came of one round trip: rooms with what their streams have, or `None` where they could not be read.
+type Brought = Vec<(RoomId, Option<Read>)>;
 
-type Reading = Pin<Box<dyn Future<Output = (Option<Arc<Life>>, Vec<(RoomId, Option<Vec<Entry>>)>)> + Send>>;
+type Reading = Pin<Box<dyn Future<Output = Brought> + Send>>;
 
 /// What is to be read, is being read, and was read.
 #[derive(Default)]
 pub(super) struct Reader {
     due: HashSet<RoomId>,
     reading: Option<Reading>,
-    read: VecDeque<(RoomId, Option<Vec<Entry>>)>,
-    /// Where these were read.
-    life: Option<Arc<Life>>,
-    /// Until when all messages were heard that were published.
-    heard_until: Option<Instant>,
+    read: VecDeque<(RoomId, Option<Read>)>,
 }
 
 impl Reader {
@@ -43,14 +38,9 @@ impl Reader {
         self.due.insert(room.clone());
     }
 
-    /// Notes that what was published until now was heard.
-    pub(super) fn hears(&mut self) {
-        self.heard_until = Some(Instant::now());
-    }
-
     /// Forgets what was to be read.
     pub(super) fn stop(&mut self) {
-        *self = Self { heard_until: self.heard_until, ..Self::default() };
+        *self = Self::default();
     }
 
     /// Begins the next read, once what the last one brought is taken.
@@ -74,9 +64,8 @@ impl Reader {
     /// Waits for the read that is under way. Cancellation-safe.
     pub(super) async fn wait(&mut self) {
         if let Some(reading) = &mut self.reading {
-            let (life, read) = reading.await;
+            self.read = reading.await.into();
             self.reading = None;
-            (self.life, self.read) = (life, read.into());
         }
     }
 
@@ -86,19 +75,18 @@ impl Reader {
 
     /// A room and what its stream has; `None` when it could not be read.
     pub(super) fn next_read(&mut self) -> Option<(RoomId, Option<Read>)> {
-        let (room, entries) = self.read.pop_front()?;
-        let is_recent = self.heard_until.is_some_and(|until| until.elapsed() < RECENT);
-        Some((room, entries.map(|entries| Read { entries, life: self.life.clone(), is_recent })))
+        self.read.pop_front()
     }
 }
 
-async fn read(shared: Arc<Shared>, wanted: Vec<Wanted>) -> (Option<Arc<Life>>, Vec<(RoomId, Option<Vec<Entry>>)>) {
-    let (mut life, mut read) = (None, Vec::new());
+async fn read(shared: Arc<Shared>, wanted: Vec<Wanted>) -> Brought {
     for attempt in 1..=ATTEMPTS {
+        let at = Instant::now();
         match try_read(&shared, &wanted).await {
-            Ok(done) => {
-                (life, read) = done;
-                break;
+            Ok((life, streams)) => {
+                let read = |entries| Read { entries, life: life.clone(), at };
+                let rooms = wanted.into_iter().map(|wanted| wanted.room);
+                return rooms.zip(streams).map(|(room, entries)| (room, entries.map(read))).collect();
             }
             Err(error) => {
                 tracing::debug!(%error, attempt, rooms = wanted.len(), "reading streams from redis failed");
@@ -106,8 +94,7 @@ async fn read(shared: Arc<Shared>, wanted: Vec<Wanted>) -> (Option<Arc<Life>>, V
             }
         }
     }
-    read.resize(wanted.len(), None);
-    (life, wanted.into_iter().map(|wanted| wanted.room).zip(read).collect())
+    wanted.into_iter().map(|wanted| (wanted.room, None)).collect()
 }
 
 async fn try_read(shared: &Shared, wanted: &[Wanted]) -> Result<Streams, RedisError> {

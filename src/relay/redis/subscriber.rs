@@ -59,6 +59,7 @@ pub(super) async fn run(shared: Arc<Shared>, outgoing: mpsc::WeakSender<Outgoing
         rooms: HashMap::new(),
         before: HashMap::new(),
         reader: Reader::default(),
+        heard_until: None,
     };
     let mut attempt = 0;
     loop {
@@ -94,6 +95,8 @@ struct Subscriber {
     /// How far rooms were followed on earlier connections, until they are subscribed on this one.
     before: HashMap<RoomId, Follower>,
     reader: Reader,
+    /// What was published until then was heard: something came that was published afterwards.
+    heard_until: Option<Instant>,
 }
 
 impl Subscriber {
@@ -160,7 +163,7 @@ impl Subscriber {
         }
         for room in gained.into_iter().chain(again) {
             let mut follower = self.before.remove(&room).unwrap_or_else(|| Follower::new(self.shared.node));
-            follower.hold();
+            follower.hold(self.heard_until);
             self.reader.want(&room);
             self.rooms.insert(room, follower);
         }
@@ -196,7 +199,7 @@ impl Subscriber {
     fn take(&mut self, message: &Msg) {
         let channel = message.get_channel_name();
         if channel == self.shared.own_channel {
-            self.reader.hears();
+            self.heard_until = Some(Instant::now());
             return self.shared.probe_came_back(message.get_payload_bytes());
         }
         // What was on its way when the last viewer left is wanted by nobody.
