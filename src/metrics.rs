@@ -151,7 +151,7 @@ metrics! {
     /// Times the relay's subscribing connection was opened, the first one included.
     relay_connects: Counter = "relay_connects";
     /// Times the relay's subscribing connection was lost, by reason: closed (by Redis, as when this node read too slowly),
-    /// failed, no_answer or probe_missed.
+    /// failed, no_answer, probe_missed, or moved (a slot of a cluster).
     relay_disconnects: Counters = "relay_disconnects";
     /// Whether the relay's subscribing connection stands (0 or 1).
     relay_up: Gauge = "relay_up";

@@ -19,6 +19,7 @@ mod places;
 mod protocol;
 mod redis_gaps;
 mod redis_relay;
+mod redis_topologies;
 mod redis_trouble;
 mod resume;
 mod rooms;

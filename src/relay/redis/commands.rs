@@ -3,7 +3,8 @@
 use redis::RedisError;
 use tokio::sync::Mutex;
 
-use super::servers::{Connection, Servers};
+use super::connection::Connection;
+use super::servers::Servers;
 
 /// Opens the connection when it is needed, and anew after it failed.
 #[derive(Debug)]

@@ -18,6 +18,8 @@ pub enum Topology {
         /// What the master is called there.
         service: String,
     },
+    /// A cluster, of which these are some servers.
+    Cluster,
 }
 
 /// Where Redis is and how much may wait.

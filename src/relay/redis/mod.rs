@@ -10,10 +10,12 @@
 
 mod commands;
 mod config;
+mod connection;
 mod follower;
 mod publisher;
 mod reader;
 mod servers;
+mod slots;
 mod stream;
 mod subscriber;
 
@@ -24,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::try_join_all;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -75,8 +78,10 @@ impl RedisRelay {
         let (heard, received) = mpsc::channel(config.max_received.max(1));
         let node = fastrand::u64(..).to_be_bytes();
         let stop = CancellationToken::new();
+        let own_channel = format!("{}:node:{:016x}", config.prefix, u64::from_be_bytes(node));
         let shared = Arc::new(Shared {
-            own_channel: format!("{}:node:{:016x}", config.prefix, u64::from_be_bytes(node)),
+            probe_channels: Mutex::new(vec![own_channel.clone()]),
+            own_channel,
             room_prefix: format!("{}:room:", config.prefix),
             config,
             node,
@@ -140,10 +145,12 @@ impl Relay for RedisRelay {
 
     async fn probe(&self) -> Result<(), RelayError> {
         let failed = |detail: &str| RelayError { detail: format!("{}: {detail}", self.shared.config.shown_url()) };
-        let (message, back) = self.shared.new_probe();
-        self.outgoing.try_send(message).map_err(|_| failed("too much waits to be published"))?;
-        match timeout(ANSWER_WITHIN, back).await {
-            Ok(Ok(())) => Ok(()),
+        let (messages, back) = self.shared.new_probes();
+        for message in messages {
+            self.outgoing.try_send(message).map_err(|_| failed("too much waits to be published"))?;
+        }
+        match timeout(ANSWER_WITHIN, try_join_all(back)).await {
+            Ok(Ok(_)) => Ok(()),
             _ => Err(failed("a probe did not come back within 2 s")),
         }
     }
@@ -179,8 +186,10 @@ struct Shared {
     /// What was given up and other nodes are yet to be told of.
     lost: Mutex<HashMap<RoomId, Lost>>,
     metrics: Arc<Metrics>,
-    /// Carries this node's probes, to itself alone.
+    /// What the channels begin with that carry this node's probes, to itself alone.
     own_channel: String,
+    /// One on each server.
+    probe_channels: Mutex<Vec<String>>,
     room_prefix: String,
     wanted: Mutex<Wanted>,
     wanted_changed: Notify,
@@ -200,13 +209,17 @@ impl Shared {
         RoomId::parse(channel.strip_prefix(&self.room_prefix)?).ok()
     }
 
-    fn new_probe(&self) -> (Outgoing, oneshot::Receiver<()>) {
-        let (sender, receiver) = oneshot::channel();
-        let number = self.next_probe.fetch_add(1, Ordering::Relaxed);
+    /// A probe for each server.
+    fn new_probes(&self) -> (Vec<Outgoing>, Vec<oneshot::Receiver<()>>) {
         let mut probes = lock(&self.probes);
         probes.retain(|_, probe| !probe.is_closed());
-        probes.insert(number, sender);
-        (Outgoing::probe(number.to_be_bytes().to_vec()), receiver)
+        let new = |channel: &String| {
+            let (sender, receiver) = oneshot::channel();
+            let number = self.next_probe.fetch_add(1, Ordering::Relaxed);
+            probes.insert(number, sender);
+            (Outgoing::probe(channel, number.to_be_bytes().to_vec()), receiver)
+        };
+        lock(&self.probe_channels).iter().map(new).unzip()
     }
 
     /// Gives up a message that cannot be published: it is counted, and other nodes are told once that is possible.

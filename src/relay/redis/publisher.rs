@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use redis::{ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::servers::Connection;
+use super::connection::{Connection, is_answer};
 use super::{Lost, Shared, backoff, is_told, lock, stream};
 use crate::model::RoomId;
 use crate::relay::codec;
@@ -28,7 +28,8 @@ pub(super) struct Outgoing {
 enum What {
     Comments(RoomId, Lost),
     Notice(RoomId, Lost),
-    Probe,
+    /// On this channel.
+    Probe(String),
 }
 
 impl Outgoing {
@@ -37,8 +38,8 @@ impl Outgoing {
         Self::new(What::Comments(room.clone(), stands_for), payload)
     }
 
-    pub(super) fn probe(payload: Vec<u8>) -> Self {
-        Self::new(What::Probe, payload)
+    pub(super) fn probe(channel: &str, payload: Vec<u8>) -> Self {
+        Self::new(What::Probe(channel.to_owned()), payload)
     }
 
     fn new(what: What, payload: Vec<u8>) -> Self {
@@ -49,7 +50,14 @@ impl Outgoing {
     pub(super) fn stands_for(&self) -> Option<(&RoomId, Lost)> {
         match &self.what {
             What::Comments(room, lost) | What::Notice(room, lost) => Some((room, *lost)),
-            What::Probe => None,
+            What::Probe(_) => None,
+        }
+    }
+
+    fn channel(&self, shared: &Shared) -> String {
+        match &self.what {
+            What::Comments(room, _) | What::Notice(room, _) => shared.room_channel(room),
+            What::Probe(channel) => channel.clone(),
         }
     }
 
@@ -142,8 +150,8 @@ impl Publisher {
 
     /// Publishes what waits; what could not be published still waits afterwards, in its order.
     async fn publish(&mut self) -> Result<(), RedisError> {
-        let (number, mut connection) = self.shared.commands.get().await.inspect_err(|error| self.count(error))?;
-        let published = self.publish_over(&mut connection).await;
+        let (number, connection) = self.shared.commands.get().await.inspect_err(|error| self.count(error))?;
+        let published = self.publish_over(&connection).await;
         if published.is_err() {
             // After an error the connection is not kept: another server may be the master by now.
             self.shared.commands.discard(number).await;
@@ -151,55 +159,52 @@ impl Publisher {
         published
     }
 
-    async fn publish_over(&mut self, connection: &mut Connection) -> Result<(), RedisError> {
-        let (mut bare, mut failed) = (Vec::new(), None);
-        let answers = self.ask(connection, |message, shared| match message.stands_for() {
-            Some((room, lost)) => {
-                let (channel, keeps) = (shared.room_channel(room), shared.config.stream);
-                vec![stream::append(&channel, &message.payload, lost.count, keeps, message.is_again)]
+    async fn publish_over(&mut self, connection: &Connection) -> Result<(), RedisError> {
+        let keeps = self.shared.config.stream;
+        let append = |message: &Outgoing, publish: &str, channel: &str| match message.stands_for() {
+            Some((_, lost)) => {
+                stream::append((publish, channel), &message.payload, lost.count, keeps, message.is_again)
             }
-            None => vec![publish(&shared.own_channel, &message.payload)],
-        });
-        let answers = answers.await?;
-        let mut kept = Vec::new();
-        for (mut message, answer) in std::mem::take(&mut self.waiting).into_iter().zip(answers) {
-            let Err(error) = answer else { continue };
-            self.count(&error);
-            message.is_again = true;
-            if concerns_the_stream(&error) {
-                bare.push(message);
-            } else {
-                kept.push(message);
-                failed.get_or_insert(error);
+            None => publish_bare(publish, channel, &message.payload),
+        };
+        let answers = self.ask(connection, append).await;
+        let (mut bare, mut kept, mut failed) = (Vec::new(), Vec::new(), None);
+        for (message, answer) in std::mem::take(&mut self.waiting).into_iter().zip(answers) {
+            match answer {
+                Ok(_) => {}
+                Err(error) if concerns_the_stream(&error) => bare.push(message),
+                Err(error) => {
+                    kept.push(message);
+                    failed.get_or_insert(error);
+                }
             }
         }
         self.waiting = bare;
-        if !self.waiting.is_empty()
-            && let Err(error) = self.publish_bare(connection).await
-        {
+        if let Err(error) = self.publish_without_streams(connection).await {
             failed.get_or_insert(error);
         }
         self.waiting.append(&mut kept);
         failed.map_or(Ok(()), Err)
     }
 
-    /// Publishes without the stream, which is dropped: it lacks these messages from now on, and who reads it later must
-    /// find another one rather than one without them.
-    async fn publish_bare(&mut self, connection: &mut Connection) -> Result<(), RedisError> {
-        let answers = self.ask(connection, |message, shared| {
-            let Some((room, _)) = message.stands_for() else { return Vec::new() };
-            let channel = shared.room_channel(room);
+    /// Publishes without the streams, which are dropped: they lack these messages from now on, and who reads them later
+    /// must find others rather than ones without them.
+    async fn publish_without_streams(&mut self, connection: &Connection) -> Result<(), RedisError> {
+        let drop = |_: &Outgoing, _: &str, channel: &str| {
             let mut drop = redis::cmd("DEL");
-            drop.arg(stream::key(&channel));
-            vec![drop, publish(&channel, &message.payload)]
-        });
-        let answers = answers.await?;
+            drop.arg(stream::key(channel));
+            drop
+        };
+        // Whether a stream that cannot be written can be dropped is left open: there may be none.
+        let _dropped = self.ask(connection, drop).await;
+        let publish =
+            |message: &Outgoing, publish: &str, channel: &str| publish_bare(publish, channel, &message.payload);
+        let answers = self.ask(connection, publish).await;
         let mut failed = None;
-        for (message, dropped_and_published) in std::mem::take(&mut self.waiting).into_iter().zip(answers.chunks(2)) {
-            if let Some(Err(error)) = dropped_and_published.last() {
-                self.count(error);
+        for (message, answer) in std::mem::take(&mut self.waiting).into_iter().zip(answers) {
+            if let Err(error) = answer {
                 self.waiting.push(message);
-                failed.get_or_insert_with(|| error.clone());
+                failed.get_or_insert(error);
             } else if let Some((_, lost)) = message.stands_for() {
                 self.shared.metrics.relay_unstreamed.inc_by(lost.count);
             }
@@ -207,18 +212,20 @@ impl Publisher {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Sends the commands for all that waits in one pipeline. From then on all of it may have been published.
+    /// Sends a command for each message that waits, in one round trip. From then on it may have been published.
     async fn ask(
         &mut self,
-        connection: &mut Connection,
-        commands: impl Fn(&Outgoing, &Shared) -> Vec<redis::Cmd>,
-    ) -> Result<Vec<RedisResult<Value>>, RedisError> {
-        let mut pipeline = Pipeline::with_capacity(self.waiting.len());
-        for command in self.waiting.iter().flat_map(|message| commands(message, &self.shared)) {
-            pipeline.add_command(command);
-        }
+        connection: &Connection,
+        command: impl Fn(&Outgoing, &str, &str) -> Cmd,
+    ) -> Vec<RedisResult<Value>> {
+        let publish = connection.command("PUBLISH");
+        let channels: Vec<_> = self.waiting.iter().map(|message| message.channel(&self.shared)).collect();
+        let commands = self.waiting.iter().zip(&channels);
+        let commands = commands.map(|(message, channel)| (channel.as_str(), command(message, publish, channel)));
+        let answers = connection.ask(commands.collect()).await;
         self.waiting.iter_mut().for_each(|message| message.is_again = true);
-        pipeline.ignore_errors().query_async(connection).await.inspect_err(|error| self.count(error))
+        answers.iter().filter_map(|answer| answer.as_ref().err()).for_each(|error| self.count(error));
+        answers
     }
 
     fn count(&self, error: &RedisError) {
@@ -226,8 +233,8 @@ impl Publisher {
     }
 }
 
-fn publish(channel: &str, payload: &[u8]) -> redis::Cmd {
-    let mut publish = redis::cmd("PUBLISH");
+fn publish_bare(command: &str, channel: &str, payload: &[u8]) -> Cmd {
+    let mut publish = redis::cmd(command);
     publish.arg(channel).arg(payload);
     publish
 }
@@ -248,7 +255,7 @@ fn concerns_the_stream(error: &RedisError) -> bool {
                 | ServerErrorKind::Ask
         )
     );
-    super::servers::is_answer(error) && !is_elsewhere
+    is_answer(error) && !is_elsewhere
 }
 
 fn reason(error: &RedisError) -> &'static str {

@@ -98,8 +98,8 @@ async fn read(shared: Arc<Shared>, wanted: Vec<Wanted>) -> Brought {
 }
 
 async fn try_read(shared: &Shared, wanted: &[Wanted]) -> Result<Streams, RedisError> {
-    let (number, mut connection) = shared.commands.get().await?;
-    let read = stream::read(&mut connection, wanted).await;
+    let (number, connection) = shared.commands.get().await?;
+    let read = stream::read(&connection, wanted).await;
     if read.is_err() {
         shared.commands.discard(number).await;
     }

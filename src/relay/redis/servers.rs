@@ -1,21 +1,22 @@
-//! Where Redis is: one server, several of which one is the master, or what a Sentinel names.
+//! Where Redis is: one server, several of which one is the master, the one that a Sentinel names, or a cluster.
 
+use futures_util::future::try_join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, ProtocolVersion,
-    PushInfo, RedisError,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion, PushInfo,
+    RedisError, Value,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::config::{RedisConfig, Topology};
+use super::connection::{Connection, is_answer, refused};
+use super::slots::{Host, Slots};
 use super::{ANSWER_WITHIN, stream};
-
-/// Takes commands; clones share it.
-pub(super) type Connection = MultiplexedConnection;
 
 /// What comes without having been asked for.
 pub(super) type Pushes = mpsc::UnboundedReceiver<PushInfo>;
+type Pusher = mpsc::UnboundedSender<PushInfo>;
 
 /// The servers of the configuration.
 #[derive(Debug)]
@@ -35,14 +36,11 @@ impl Servers {
 
     /// Opens a connection for commands. The script is known on it.
     pub(super) async fn open(&self) -> Result<Connection, RedisError> {
-        let mut connection = self.connect(None).await?;
+        let connection = self.connect(None).await?;
         // A server that refuses this refuses what needs the script, which is dealt with there.
-        if let Err(error) = stream::load_script().exec_async(&mut connection).await
-            && !is_answer(&error)
-        {
-            return Err(error);
-        }
-        Ok(connection)
+        let answers = connection.ask_all(&[stream::load_script()]).await;
+        let lost = answers.into_iter().flatten().filter_map(Result::err).find(|error| !is_answer(error));
+        lost.map_or(Ok(connection), Err)
     }
 
     /// Opens a connection for subscribing.
@@ -51,31 +49,37 @@ impl Servers {
         Ok((self.connect(Some(sender)).await?, pushes))
     }
 
-    /// Connects with the first address that serves.
-    async fn connect(&self, pushes: Option<mpsc::UnboundedSender<PushInfo>>) -> Result<Connection, RedisError> {
+    /// Connects by the first address that serves.
+    async fn connect(&self, pushes: Option<Pusher>) -> Result<Connection, RedisError> {
         let mut failed = None;
         for address in &self.addresses {
-            let connection = match &self.topology {
-                Topology::Single => connect(address.clone(), pushes.clone(), self.addresses.len() > 1).await,
-                Topology::Sentinel { service } => match master_of(address, service).await {
-                    Ok(master) => connect(master, pushes.clone(), true).await,
-                    Err(error) => Err(error),
-                },
-            };
-            match connection {
+            match self.connect_by(address, pushes.clone()).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => failed = Some(error),
             }
         }
         Err(failed.unwrap_or_else(|| refused("there is no address")))
     }
+
+    async fn connect_by(&self, address: &ConnectionInfo, pushes: Option<Pusher>) -> Result<Connection, RedisError> {
+        let server = match &self.topology {
+            Topology::Single => connect(address.clone(), pushes, self.addresses.len() > 1).await?,
+            Topology::Sentinel { service } => connect(master_of(address, service).await?, pushes, true).await?,
+            Topology::Cluster => {
+                let (slots, hosts) = slots_of(address).await?;
+                let masters = hosts.into_iter().map(|host| connect(at(address, host), pushes.clone(), false));
+                return Ok(Connection::new(try_join_all(masters).await?, Some(slots)));
+            }
+        };
+        Ok(Connection::new(vec![server], None))
+    }
 }
 
 async fn connect(
     address: ConnectionInfo,
-    pushes: Option<mpsc::UnboundedSender<PushInfo>>,
+    pushes: Option<Pusher>,
     must_be_master: bool,
-) -> Result<Connection, RedisError> {
+) -> Result<MultiplexedConnection, RedisError> {
     let mut config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(ANSWER_WITHIN))
         .set_response_timeout(Some(ANSWER_WITHIN));
@@ -105,22 +109,28 @@ async fn master_of(sentinel: &ConnectionInfo, service: &str) -> Result<Connectio
     let mut connection = connect(plain, None, false).await?;
     let mut ask = redis::cmd("SENTINEL");
     ask.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
-    let master: Option<(String, u16)> = ask.query_async(&mut connection).await?;
-    let (host, port) = master.ok_or_else(|| refused("the sentinel does not know the service"))?;
-    let address = match sentinel.addr() {
+    let master: Option<Host> = ask.query_async(&mut connection).await?;
+    Ok(at(sentinel, master.ok_or_else(|| refused("the sentinel does not know the service"))?))
+}
+
+/// Asks a server of a cluster for the masters.
+async fn slots_of(server: &ConnectionInfo) -> Result<(Slots, Vec<Host>), RedisError> {
+    let mut connection = connect(server.clone(), None, false).await?;
+    let mut ask = redis::cmd("CLUSTER");
+    let answer: Value = ask.arg("SLOTS").query_async(&mut connection).await?;
+    let (ConnectionAddr::Tcp(asked, _) | ConnectionAddr::TcpTls { host: asked, .. }) = server.addr() else {
+        return Err(refused("a cluster is not on a Unix socket"));
+    };
+    Slots::read(answer, asked)
+}
+
+/// Another server that is spoken with in the same way.
+fn at(known: &ConnectionInfo, (host, port): Host) -> ConnectionInfo {
+    let address = match known.addr() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
             ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
         }
         _ => ConnectionAddr::Tcp(host, port),
     };
-    Ok(sentinel.clone().set_addr(address))
-}
-
-fn refused(why: &'static str) -> RedisError {
-    RedisError::from((ErrorKind::Io, why))
-}
-
-/// Whether the server answered, and the answer was that it will not.
-pub(super) fn is_answer(error: &RedisError) -> bool {
-    error.code().is_some()
+    known.clone().set_addr(address)
 }

@@ -5,10 +5,10 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, RedisError, RedisResult, Script, Value};
+use redis::{Cmd, RedisError, RedisResult, Script, Value};
 
+use super::connection::{Connection, is_answer};
 use super::follower::{Entry, Life};
-use super::servers::Connection;
 use crate::model::RoomId;
 use crate::relay::codec::{self, EntryId};
 
@@ -25,11 +25,18 @@ pub(super) fn key(channel: &str) -> String {
 }
 
 /// A message for a stream that keeps `keeps` comments; `is_again` when it may be there already.
-pub(super) fn append(channel: &str, message: &[u8], count: u64, keeps: usize, is_again: bool) -> Cmd {
+/// It is published with the command `publish`.
+pub(super) fn append(
+    (publish, channel): (&str, &str),
+    message: &[u8],
+    count: u64,
+    keeps: usize,
+    is_again: bool,
+) -> Cmd {
     let expiry = EXPIRES_AFTER.mul_f64(1.0 + fastrand::f64() / 2.0);
     let mut append = redis::cmd("EVALSHA");
     append.arg(APPEND.get_hash()).arg(2).arg(key(channel)).arg(channel).arg(message).arg(count).arg(keeps);
-    append.arg(u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX)).arg(u8::from(is_again));
+    append.arg(u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX)).arg(u8::from(is_again)).arg(publish);
     append
 }
 
@@ -52,29 +59,48 @@ pub(super) struct Wanted {
 pub(super) type Streams = (Option<Arc<Life>>, Vec<Option<Vec<Entry>>>);
 
 /// Reads several streams in one round trip.
-pub(super) async fn read(connection: &mut Connection, wanted: &[Wanted]) -> Result<Streams, RedisError> {
-    let mut pipeline = Pipeline::with_capacity(wanted.len() + 2);
-    pipeline.cmd("INFO").arg("server").cmd("INFO").arg("errorstats");
-    for Wanted { channel, from, .. } in wanted {
+///
+/// # Errors
+/// When a server cannot be reached.
+pub(super) async fn read(connection: &Connection, wanted: &[Wanted]) -> Result<Streams, RedisError> {
+    let range = |Wanted { channel, from, .. }: &Wanted| {
         let from = from.map_or_else(|| "-".to_owned(), |EntryId { epoch, seq }| format!("{epoch}-{seq}"));
-        pipeline.cmd("XRANGE").arg(key(channel)).arg(from).arg("+");
+        let mut range = redis::cmd("XRANGE");
+        range.arg(key(channel)).arg(from).arg("+");
+        range
+    };
+    let ranges = wanted.iter().map(|wanted| (wanted.channel.as_str(), range(wanted))).collect();
+    let info = ["server", "errorstats"].map(|section| {
+        let mut info = redis::cmd("INFO");
+        info.arg(section);
+        info
+    });
+    let (lives, answers) = tokio::join!(connection.ask_all(&info), connection.ask(ranges));
+    let mut streams = Vec::with_capacity(wanted.len());
+    for (wanted, answer) in wanted.iter().zip(answers) {
+        streams.push(match answer {
+            Ok(answer) => redis::from_redis_value(answer).ok().and_then(|read| entries(&wanted.room, read)),
+            Err(error) if is_answer(&error) => None,
+            Err(error) => return Err(error),
+        });
     }
-    let answers: Vec<RedisResult<Value>> = pipeline.ignore_errors().query_async(connection).await?;
-    let mut answers = answers.into_iter().map(Result::ok);
-    let life = life(answers.next().flatten(), answers.next().flatten());
-    let streams = wanted
-        .iter()
-        .zip(answers)
-        .map(|(wanted, answer)| entries(&wanted.room, redis::from_redis_value(answer?).ok()?));
-    Ok((life.map(Arc::new), streams.collect()))
+    Ok((life(lives).map(Arc::new), streams))
 }
 
-fn life(server: Option<Value>, errors: Option<Value>) -> Option<Life> {
-    let [server, errors]: [String; 2] =
-        [redis::from_redis_value(server?).ok()?, redis::from_redis_value(errors?).ok()?];
-    let run = server.lines().find_map(|line| line.strip_prefix("run_id:"))?.to_owned();
-    let refused = errors.lines().find_map(|line| line.strip_prefix("errorstat_OOM:count="));
-    Some(Life { run, refused: refused.map_or(Some(0), |count| count.trim().parse().ok())? })
+/// The lives of all servers together, if all tell.
+fn life(servers: Vec<Vec<RedisResult<Value>>>) -> Option<Life> {
+    let mut life = Life { run: String::new(), refused: 0 };
+    for info in servers.into_iter().flatten() {
+        let info: String = redis::from_redis_value(info.ok()?).ok()?;
+        for line in info.lines() {
+            if let Some(run) = line.strip_prefix("run_id:") {
+                life.run += run;
+            } else if let Some(refused) = line.strip_prefix("errorstat_OOM:count=") {
+                life.refused += refused.parse::<u64>().ok()?;
+            }
+        }
+    }
+    (!life.run.is_empty()).then_some(life)
 }
 
 /// The id of an entry, and its one field with the value.

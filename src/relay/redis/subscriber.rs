@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Msg, PushInfo, PushKind};
+use redis::{Msg, PushInfo, PushKind, Value};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, error::Elapsed, interval_at, sleep, timeout};
 
+use super::connection::Connection;
 use super::follower::{Bridge, Entry, Filled, Follower, Step};
 use super::publisher::Outgoing;
 use super::reader::Reader;
-use super::servers::{Connection, Pushes};
+use super::servers::Pushes;
 use super::{ANSWER_WITHIN, Shared, backoff, is_told, lock};
 use crate::model::RoomId;
 use crate::relay::Heard;
@@ -36,6 +37,8 @@ enum Lost {
     Probe,
     #[error("the connection was closed")]
     Closed,
+    #[error("a channel has moved to another server of the cluster")]
+    Moved,
 }
 
 impl Lost {
@@ -45,6 +48,7 @@ impl Lost {
             Self::Silent(_) => "no_answer",
             Self::Probe => "probe_missed",
             Self::Closed => "closed",
+            Self::Moved => "moved",
         }
     }
 }
@@ -102,16 +106,18 @@ struct Subscriber {
 impl Subscriber {
     /// Opens a connection, subscribes what is wanted, and serves until the connection is lost.
     async fn serve(&mut self) -> Result<(), Lost> {
-        let (mut connection, mut pushes) = self.shared.commands.servers().open_subscription().await?;
-        timeout(ANSWER_WITHIN, connection.subscribe(&self.shared.own_channel)).await??;
+        let (connection, mut pushes) = self.shared.commands.servers().open_subscription().await?;
+        let probe_channels = connection.probe_channels(&self.shared.own_channel);
+        timeout(ANSWER_WITHIN, connection.subscribe("SUBSCRIBE", &probe_channels)).await??;
+        *lock(&self.shared.probe_channels) = probe_channels;
         self.reader.stop();
         self.begin_anew();
-        self.follow_wanted(&mut connection).await?;
+        self.follow_wanted(&connection).await?;
         self.before.clear();
         self.shared.metrics.relay_connects.inc();
         self.shared.set_up(true);
         tracing::info!(url = self.shared.config.shown_url(), rooms = self.rooms.len(), "subscribed at redis");
-        self.receive(&mut connection, &mut pushes).await
+        self.receive(&connection, &mut pushes).await
     }
 
     /// Marks all wanted rooms as to be subscribed, and remembers how far those were followed that were wanted all the time.
@@ -122,9 +128,9 @@ impl Subscriber {
         wanted.touched = wanted.rooms.clone();
     }
 
-    async fn receive(&mut self, connection: &mut Connection, pushes: &mut Pushes) -> Result<(), Lost> {
+    async fn receive(&mut self, connection: &Connection, pushes: &mut Pushes) -> Result<(), Lost> {
         let (shared, heard) = (Arc::clone(&self.shared), self.heard.clone());
-        let mut probe = None;
+        let mut probes = Vec::new();
         let mut due = interval_at(Instant::now() + PROBE_EVERY, PROBE_EVERY);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -135,13 +141,13 @@ impl Subscriber {
                 () = self.reader.wait(), if self.reader.is_reading() => {}
                 push = pushes.recv() => self.take_push(push.ok_or(Lost::Closed)?)?,
                 () = shared.wanted_changed.notified() => self.follow_wanted(connection).await?,
-                _ = due.tick() => probe = self.next_probe(probe)?,
+                _ = due.tick() => probes = self.next_probes(probes)?,
             }
         }
     }
 
     /// Subscribes and unsubscribes the rooms that changed.
-    async fn follow_wanted(&mut self, connection: &mut Connection) -> Result<(), Lost> {
+    async fn follow_wanted(&mut self, connection: &Connection) -> Result<(), Lost> {
         let (mut gained, mut given_up, mut again) = (Vec::new(), Vec::new(), Vec::new());
         {
             let mut wanted = lock(&self.shared.wanted);
@@ -156,10 +162,10 @@ impl Subscriber {
             }
         }
         for rooms in gained.chunks(MAX_CHANNELS) {
-            timeout(ANSWER_WITHIN, connection.subscribe(self.channels(rooms))).await??;
+            timeout(ANSWER_WITHIN, connection.subscribe("SUBSCRIBE", &self.channels(rooms))).await??;
         }
         for rooms in given_up.chunks(MAX_CHANNELS) {
-            timeout(ANSWER_WITHIN, connection.unsubscribe(self.channels(rooms))).await??;
+            timeout(ANSWER_WITHIN, connection.subscribe("UNSUBSCRIBE", &self.channels(rooms))).await??;
         }
         for room in gained.into_iter().chain(again) {
             let mut follower = self.before.remove(&room).unwrap_or_else(|| Follower::new(self.shared.node));
@@ -175,20 +181,24 @@ impl Subscriber {
         rooms.iter().map(|room| self.shared.room_channel(room)).collect()
     }
 
-    /// Looks after the probe that went out before, and sends the next.
-    fn next_probe(&self, before: Option<oneshot::Receiver<()>>) -> Result<Option<oneshot::Receiver<()>>, Lost> {
-        if before.is_some_and(|mut probe| probe.try_recv().is_err()) {
+    /// Looks after the probes that went out before, and sends the next.
+    fn next_probes(&self, before: Vec<oneshot::Receiver<()>>) -> Result<Vec<oneshot::Receiver<()>>, Lost> {
+        if before.into_iter().any(|mut probe| probe.try_recv().is_err()) {
             return Err(Lost::Probe);
         }
-        let Some(outgoing) = self.outgoing.upgrade() else { return Ok(None) };
-        let (message, back) = self.shared.new_probe();
+        let Some(outgoing) = self.outgoing.upgrade() else { return Ok(Vec::new()) };
+        let (messages, back) = self.shared.new_probes();
         // A full queue is the publisher's trouble and says nothing about this connection.
-        Ok(outgoing.try_send(message).is_ok().then_some(back))
+        let are_sent = messages.into_iter().all(|message| outgoing.try_send(message).is_ok());
+        Ok(if are_sent { back } else { Vec::new() })
     }
 
     fn take_push(&mut self, push: PushInfo) -> Result<(), Lost> {
         if push.kind == PushKind::Disconnection {
             return Err(Lost::Closed);
+        }
+        if push.kind == PushKind::SUnsubscribe && self.is_subscribed(push.data.first()) {
+            return Err(Lost::Moved);
         }
         if let Some(message) = Msg::from_push_info(push) {
             self.take(&message);
@@ -196,9 +206,15 @@ impl Subscriber {
         Ok(())
     }
 
+    fn is_subscribed(&self, channel: Option<&Value>) -> bool {
+        let channel = channel.and_then(|channel| redis::from_redis_value_ref::<String>(channel).ok());
+        let room = channel.and_then(|channel| self.shared.room_of(&channel));
+        room.is_some_and(|room| self.rooms.contains_key(&room))
+    }
+
     fn take(&mut self, message: &Msg) {
         let channel = message.get_channel_name();
-        if channel == self.shared.own_channel {
+        if channel.starts_with(&self.shared.own_channel) {
             self.heard_until = Some(Instant::now());
             return self.shared.probe_came_back(message.get_payload_bytes());
         }

@@ -12,6 +12,8 @@ use tokio::time::{Instant, sleep};
 pub struct RedisServer {
     port: u16,
     password: Option<&'static str>,
+    /// More of the command line.
+    args: Vec<String>,
     dir: TempDir,
     child: Option<Child>,
 }
@@ -23,11 +25,19 @@ impl RedisServer {
     }
 
     pub async fn start_with(password: Option<&'static str>) -> Self {
+        Self::start_as(password, &[]).await
+    }
+
+    pub(super) async fn start_as_sentinel() -> Self {
+        Self::start_as(None, &["--sentinel"]).await
+    }
+
+    pub(super) async fn start_as(password: Option<&'static str>, args: &[&str]) -> Self {
         // Between finding a free port and Redis taking it another process may be faster.
         for _ in 0..5 {
             let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-            let dir = tempfile::tempdir().unwrap();
-            let mut server = Self { port, password, dir, child: None };
+            let (dir, args) = (tempfile::tempdir().unwrap(), args.iter().map(|&arg| arg.to_owned()).collect());
+            let mut server = Self { port, password, args, dir, child: None };
             if server.resume().await {
                 return server;
             }
@@ -40,7 +50,7 @@ impl RedisServer {
         let program = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let mut command = Command::new(&program);
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        command.arg("--dir").arg(self.dir.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(&self.args).arg("--dir").arg(self.dir.path()).stdout(Stdio::null()).stderr(Stdio::null());
         command.args(self.password.iter().flat_map(|password| ["--requirepass", password]));
         let child = command.spawn().unwrap_or_else(|error| {
             panic!(
@@ -71,6 +81,10 @@ impl RedisServer {
     pub fn freeze(&self) {
         let id = self.child.as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args(["-STOP", &id]).status().unwrap().success());
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     pub fn url(&self) -> String {
