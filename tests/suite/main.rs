@@ -14,6 +14,7 @@ mod mongo;
 mod mongo_contract;
 mod mongo_faults;
 mod nodes;
+mod nodes_gaps;
 mod outbox;
 mod places;
 mod protocol;

@@ -56,7 +56,9 @@ impl Connection {
     /// Sends the same commands to every server in one round trip; gives the answers of each.
     pub(super) async fn ask_all(&self, commands: &[Cmd]) -> Vec<Vec<RedisResult<Value>>> {
         let mut pipeline = Pipeline::new();
-        commands.iter().for_each(|command| drop(pipeline.add_command(command.clone())));
+        for command in commands {
+            pipeline.add_command(command.clone());
+        }
         join_all(self.servers.iter().map(|server| send(pipeline.clone(), server.clone()))).await
     }
 

@@ -49,8 +49,16 @@ impl RedisServer {
     pub async fn resume(&mut self) -> bool {
         let program = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let mut command = Command::new(&program);
-        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        command.args(&self.args).arg("--dir").arg(self.dir.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        if self.args.iter().any(|arg| arg == "--sentinel") {
+            // It keeps there what it is told.
+            let file = self.dir.path().join("sentinel.conf");
+            std::fs::write(&file, "").unwrap();
+            command.arg(file);
+        } else {
+            command.args(["--save", "", "--appendonly", "no"]);
+        }
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]).args(&self.args);
+        command.arg("--dir").arg(self.dir.path()).stdout(Stdio::null()).stderr(Stdio::null());
         command.args(self.password.iter().flat_map(|password| ["--requirepass", password]));
         let child = command.spawn().unwrap_or_else(|error| {
             panic!(
