@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::entry::{Bridge, Entry, Filled, Life, Mark, Read, Step};
 use super::stream::EXPIRES_AFTER;
-use crate::model::{Relayed, Timestamp};
 use crate::relay::codec::{Body, EntryId, Message, NodeId};
 
 /// Most live messages held back while the stream is read; those on top are read from the stream as well.
@@ -24,76 +24,6 @@ const MAX_NODES: usize = 64;
 
 /// What was published so lately is in its stream still, with some time to spare for the way there and back.
 const RECENT: Duration = EXPIRES_AFTER.checked_sub(Duration::from_secs(20)).expect("a stream expires later");
-
-/// A message, and its place in the room's stream if it could be written there.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry {
-    pub(super) id: Option<EntryId>,
-    pub(super) message: Message,
-}
-
-/// The server that has the streams, in one of its lives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Life {
-    /// Another one after each start, and on each server.
-    pub(super) run: String,
-    /// How many commands it has refused for want of memory: where that has risen, messages may stand in no stream.
-    pub(super) refused: u64,
-}
-
-/// What was read of a stream.
-#[derive(Clone, Debug)]
-pub(super) struct Read {
-    pub(super) entries: Vec<Entry>,
-    /// Where; `None` when the server does not tell.
-    pub(super) life: Option<Arc<Life>>,
-    /// When.
-    pub(super) at: Instant,
-}
-
-/// What to do with a live message.
-#[derive(Debug, PartialEq)]
-pub(super) enum Step {
-    /// It holds nothing new, or is held back.
-    Nothing,
-    Give(Vec<Relayed>),
-    /// Its node has given up comments that were accepted from this moment on.
-    Lost(Timestamp),
-    /// Some are missing before it: the stream is to be read.
-    Read,
-}
-
-/// How what the stream had joins what was had before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bridge {
-    /// Nothing was had before.
-    New,
-    /// Without a gap.
-    Whole,
-    /// So many comments had left the stream.
-    Short(u64),
-    /// Nobody can tell: the stream is another one.
-    Unknown,
-}
-
-/// What came of reading the stream.
-#[derive(Debug, PartialEq)]
-pub(super) struct Filled {
-    pub(super) comments: Vec<Relayed>,
-    pub(super) bridge: Bridge,
-    /// Some node has given up comments that were accepted from this moment on.
-    pub(super) lost_since: Option<Timestamp>,
-    /// Whether it is to be read again, as more has come than could be held back.
-    pub(super) is_due: bool,
-}
-
-/// The newest message had, and whose it was.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Mark {
-    id: EntryId,
-    node: NodeId,
-    seq: u64,
-}
 
 #[derive(Debug)]
 pub(super) struct Follower {
@@ -108,29 +38,12 @@ pub(super) struct Follower {
     life: Option<Arc<Life>>,
     /// Until when everything is known to have been heard.
     heard_until: Option<Instant>,
+    /// A message was held back again after a read, which ended before it. If the next does as well, it is in no stream.
+    is_stuck: bool,
     /// More came than can be held.
     is_overfull: bool,
     /// A message was missed that stands in no stream.
     is_unsure: bool,
-}
-
-impl Mark {
-    fn of(id: EntryId, message: &Message) -> Self {
-        Self { id, node: message.node, seq: message.seq }
-    }
-}
-
-impl Entry {
-    /// The number of the last comment of the room before this message.
-    fn start(&self, id: EntryId) -> u64 {
-        id.seq.saturating_sub(self.message.count())
-    }
-
-    /// Whether it is the first of its stream, or follows the message at `last`.
-    fn follows(&self, id: EntryId, last: Option<Mark>) -> bool {
-        let before = last.filter(|last| last.id.epoch == id.epoch).map_or(0, |last| last.id.seq);
-        self.start(id) == before
-    }
 }
 
 impl Follower {
@@ -144,6 +57,7 @@ impl Follower {
             held: Some(Vec::new()),
             life: None,
             heard_until: None,
+            is_stuck: false,
             is_overfull: false,
             is_unsure: false,
         }
@@ -261,13 +175,7 @@ impl Follower {
         let bridge = if self.is_new { Bridge::New } else { Bridge::Unknown };
         let mut filled = Filled { comments: Vec::new(), bridge, lost_since: None, is_due: false };
         for entry in self.held.take().unwrap_or_default() {
-            if let Some(id) = entry.id {
-                self.last = Some(Mark::of(id, &entry.message));
-            }
-            if !self.is_known(&entry.message) {
-                let step = self.give(entry.message);
-                filled.take(step);
-            }
+            filled.take(self.accept(entry));
         }
         (self.is_new, self.is_unsure, self.is_overfull) = (false, false, false);
         filled
@@ -293,11 +201,16 @@ impl Follower {
     /// Lets live messages through again, those that were held back first.
     fn release(&mut self, filled: &mut Filled) {
         let mut held = self.held.take().unwrap_or_default().into_iter();
+        let was_stuck = std::mem::take(&mut self.is_stuck);
         while let Some(entry) = held.next() {
             match self.follow(entry) {
+                Step::Read if was_stuck => {
+                    filled.bridge = filled.bridge.and_gap(None, 0);
+                    self.held.take().into_iter().flatten().for_each(|entry| filled.take(self.accept(entry)));
+                }
                 Step::Read => {
                     self.held.get_or_insert_default().extend(held.by_ref());
-                    filled.is_due = true;
+                    (self.is_stuck, filled.is_due) = (true, true);
                 }
                 step => filled.take(step),
             }
@@ -309,6 +222,12 @@ impl Follower {
             self.is_unsure = false;
         }
         self.is_new = false;
+    }
+
+    /// Takes a message though some are missing before it.
+    fn accept(&mut self, entry: Entry) -> Step {
+        self.last = entry.id.map(|id| Mark::of(id, &entry.message)).or(self.last);
+        if self.is_known(&entry.message) { Step::Nothing } else { self.give(entry.message) }
     }
 
     fn is_known(&self, message: &Message) -> bool {
@@ -331,29 +250,9 @@ fn is_in(seen: &[(NodeId, u64)], message: &Message) -> bool {
     seen.iter().any(|(node, newest)| *node == message.node && message.seq <= *newest)
 }
 
-impl Filled {
-    fn take(&mut self, step: Step) {
-        match step {
-            Step::Give(mut comments) => self.comments.append(&mut comments),
-            Step::Lost(since) => self.lost_since = Some(self.lost_since.map_or(since, |earlier| earlier.min(since))),
-            Step::Nothing | Step::Read => {}
-        }
-    }
-}
-
-impl Bridge {
-    /// The same with a gap from the message at `last`, if that is known, to the comment after `start`.
-    fn and_gap(self, last: Option<Mark>, start: u64) -> Self {
-        let gap = last.and_then(|last| start.checked_sub(last.id.seq));
-        match (self, gap) {
-            (Self::Whole, Some(gap)) => Self::Short(gap),
-            (Self::Short(before), Some(gap)) => Self::Short(before + gap),
-            (Self::New, _) => Self::New,
-            _ => Self::Unknown,
-        }
-    }
-}
-
+#[cfg(test)]
+#[path = "follower_model.rs"]
+mod model;
 #[cfg(test)]
 #[path = "follower_tests.rs"]
 mod tests;

@@ -11,6 +11,7 @@
 mod commands;
 mod config;
 mod connection;
+mod entry;
 mod follower;
 mod publisher;
 mod reader;
@@ -34,7 +35,7 @@ use tokio_util::task::TaskTracker;
 
 use self::commands::Commands;
 pub use self::config::{MAX_STREAM, RedisConfig, Topology};
-use self::follower::Bridge;
+use self::entry::Bridge;
 use self::publisher::Outgoing;
 use self::servers::Servers;
 use super::codec::{self, NodeId};
@@ -75,7 +76,7 @@ impl RedisRelay {
         let servers =
             Servers::new(&config).map_err(|error| RelayError { detail: format!("{}: {error}", config.shown_url()) })?;
         let (outgoing, queue) = mpsc::channel(config.max_queued.max(1));
-        let (heard, received) = mpsc::channel(config.max_received.max(1));
+        let (heard, received) = mpsc::channel(config.max_received.max(2));
         let node = fastrand::u64(..).to_be_bytes();
         let stop = CancellationToken::new();
         let own_channel = format!("{}:node:{:016x}", config.prefix, u64::from_be_bytes(node));

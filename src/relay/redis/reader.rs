@@ -7,7 +7,8 @@ use std::sync::Arc;
 use redis::RedisError;
 use tokio::time::{Instant, sleep};
 
-use super::follower::{Follower, Read};
+use super::entry::Read;
+use super::follower::Follower;
 use super::stream::{self, Streams, Wanted};
 use super::{Shared, backoff};
 use crate::model::RoomId;

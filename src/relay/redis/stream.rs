@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{Cmd, RedisError, RedisResult, Script, Value};
 
 use super::connection::{Connection, is_answer};
-use super::follower::{Entry, Life};
+use super::entry::{Entry, Life};
 use crate::model::RoomId;
 use crate::relay::codec::{self, EntryId};
 

@@ -10,7 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, error::Elapsed, interval_at, sleep, timeout};
 
 use super::connection::Connection;
-use super::follower::{Bridge, Entry, Filled, Follower, Step};
+use super::entry::{Bridge, Entry, Filled, Step};
+use super::follower::Follower;
 use super::publisher::Outgoing;
 use super::reader::Reader;
 use super::servers::Pushes;
