@@ -134,14 +134,27 @@ metrics! {
     store_reads_merged: Counter = "store_reads_merged";
     /// Comments received from other nodes.
     relay_received: Counter = "relay_received";
-    /// Comments that could not be passed on to other nodes.
+    /// Comments of other nodes that came from a room's stream rather than live: the room was new here, or they were missed.
+    relay_read: Counter = "relay_read";
+    /// Times that a room's stream was read because something may have been missed, by outcome: bridged (nothing is missing),
+    /// too_long (some had left the stream) or unknown (the stream is gone). What is missing is taken from the store.
+    relay_gaps: Counters = "relay_gaps";
+    /// Comments that were not passed on to other nodes, as too many waited or for too long; those nodes are told.
     relay_dropped: Counter = "relay_dropped";
-    /// Comments from other nodes that were dropped because this node took them too slowly.
+    /// Messages that could not be published at an attempt, and attempts without a connection, by reason: unreachable,
+    /// read_only, out_of_memory or refused.
+    relay_publish_failed: Counters = "relay_publish_failed";
+    /// Comments published without being written to their room's stream, as Redis was out of memory or refused it.
+    relay_unstreamed: Counter = "relay_unstreamed";
+    /// Comments from other nodes that this node took too slowly; what their room's stream has of them still comes.
     relay_missed: Counter = "relay_missed";
     /// Messages on the relay that no version known here can read.
     relay_unreadable: Counter = "relay_unreadable";
     /// Times the relay's subscribing connection was opened, the first one included.
     relay_connects: Counter = "relay_connects";
+    /// Times the relay's subscribing connection was lost, by reason: closed (by Redis, as when this node read too slowly),
+    /// failed, no_answer, probe_missed, or moved (a slot of a cluster).
+    relay_disconnects: Counters = "relay_disconnects";
     /// Whether the relay's subscribing connection stands (0 or 1).
     relay_up: Gauge = "relay_up";
 }

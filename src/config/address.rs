@@ -5,7 +5,9 @@
 //! here touches the network.
 
 use mongodb::options::{Acknowledgment, ConnectionString, HostInfo};
-use redis::IntoConnectionInfo as _;
+use redis::{IntoConnectionInfo as _, RedisError};
+
+use crate::relay::RedisConfig;
 
 /// Reads a MongoDB connection string.
 ///
@@ -68,16 +70,19 @@ pub(super) fn hosts(parsed: &ConnectionString) -> String {
     }
 }
 
-/// Reads a Redis URL; gives its server, fit to be shown.
+/// Reads the addresses of Redis; gives its servers, fit to be shown.
 ///
 /// # Errors
-/// What is wrong with it; nothing of it is repeated.
-pub(super) fn redis(url: &str) -> Result<String, String> {
-    if !["redis://", "rediss://"].iter().any(|scheme| url.starts_with(scheme)) {
+/// What is wrong with them; nothing of them is repeated.
+pub(super) fn redis(config: &RedisConfig) -> Result<String, String> {
+    if !["redis://", "rediss://"].iter().any(|scheme| config.url.starts_with(scheme)) {
         return Err("does not begin with redis:// or rediss://".to_owned());
     }
-    let parsed = url.into_connection_info().map_err(|_| {
-        "is not an address such as redis://user:password@host:6379/0, the last number being the database".to_owned()
+    let server = |url: String| Ok(url.into_connection_info()?.addr().to_string());
+    let servers: Result<Vec<_>, RedisError> = config.urls().into_iter().map(server).collect();
+    let servers = servers.map_err(|_| {
+        "is not an address such as redis://user:password@host:6379/0, the last number being the database; more hosts \
+         follow the first with a comma between"
     })?;
-    Ok(parsed.addr().to_string())
+    Ok(servers.join(", "))
 }

@@ -9,7 +9,7 @@ use super::{Config, ConfigError, LogConfig, StoreConfig, address};
 use crate::admission::AdmissionConfig;
 use crate::hub::HubConfig;
 use crate::model::TextLimits;
-use crate::relay::RedisConfig;
+use crate::relay::{MAX_STREAM, RedisConfig, Topology};
 use crate::room::RoomConfig;
 use crate::server::{GateConfig, ServerConfig};
 use crate::store::{EmbeddedConfig, FlusherConfig, JournalConfig, MongoConfig, OutboxConfig, WriteConcernLevel};
@@ -236,11 +236,37 @@ fn journal(merged: &Merged) -> Result<Option<JournalConfig>, ConfigError> {
 fn redis(merged: &Merged) -> Result<Option<RedisConfig>, ConfigError> {
     let raw = &merged.raw.redis;
     let prefix = merged.name("redis.prefix", &raw.prefix)?;
+    let topology = topology(merged)?;
     if raw.url.is_empty() {
         return Ok(None);
     }
-    address::redis(&raw.url).map_err(|problem| merged.refuse("redis.url", problem))?;
-    Ok(Some(RedisConfig { prefix, ..RedisConfig::new(&raw.url) }))
+    let stream = MAX_STREAM.min(merged.number("room.ring", merged.raw.room.ring, 1, 1_048_576)?);
+    let config = RedisConfig { prefix, topology, stream, ..RedisConfig::new(&raw.url) };
+    address::redis(&config).map_err(|problem| merged.refuse("redis.url", problem))?;
+    Ok(Some(config))
+}
+
+fn topology(merged: &Merged) -> Result<Topology, ConfigError> {
+    let raw = &merged.raw.redis;
+    let topology = match raw.mode.as_str() {
+        "single" => Topology::Single,
+        "sentinel" => Topology::Sentinel { service: raw.service.clone() },
+        "cluster" => Topology::Cluster,
+        other => {
+            let problem = format!("{other:?} is not \"single\", \"sentinel\" or \"cluster\"");
+            return Err(merged.refuse("redis.mode", problem));
+        }
+    };
+    let is_sentinel = matches!(topology, Topology::Sentinel { .. });
+    if is_sentinel && raw.service.is_empty() {
+        let problem = "is empty; redis.mode = \"sentinel\" needs the name that the sentinels have for the master";
+        return Err(merged.refuse_pair("redis.service", "redis.mode", problem));
+    }
+    if !is_sentinel && !raw.service.is_empty() {
+        let problem = "is a name that only sentinels have; set redis.mode = \"sentinel\" as well";
+        return Err(merged.refuse("redis.service", problem));
+    }
+    Ok(topology)
 }
 
 fn log(merged: &Merged) -> Result<LogConfig, ConfigError> {

@@ -20,7 +20,7 @@ pub use layers::Layers;
 
 use crate::admission::AdmissionConfig;
 use crate::hub::HubConfig;
-use crate::relay::RedisConfig;
+use crate::relay::{RedisConfig, Topology};
 use crate::server::ServerConfig;
 use crate::store::{EmbeddedConfig, FlusherConfig, JournalConfig, MongoConfig, OutboxConfig, WriteConcernLevel};
 
@@ -140,8 +140,13 @@ impl fmt::Display for Config {
         }
         match &self.redis {
             Some(redis) => {
-                let server = address::redis(&redis.url).unwrap_or_else(|_| "no address".to_owned());
-                writeln!(f, "relay    Redis at {server}, channels {}", redis.prefix)?;
+                let servers = address::redis(redis).unwrap_or_else(|_| "no address".to_owned());
+                let place = match &redis.topology {
+                    Topology::Single => format!("Redis at {servers}"),
+                    Topology::Sentinel { service } => format!("Redis, as sentinels at {servers} know {service}"),
+                    Topology::Cluster => format!("Redis Cluster at {servers}"),
+                };
+                writeln!(f, "relay    {place}, channels {}", redis.prefix)?;
             }
             None => writeln!(f, "relay    none, a single node")?,
         }

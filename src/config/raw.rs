@@ -106,6 +106,8 @@ section! {
 section! {
     RawRedis {
         url: String = String::new(),
+        mode: String = "single".into(),
+        service: String = String::new(),
         prefix: String = "danmakud".into(),
     }
 }

@@ -43,7 +43,8 @@ impl Hub {
     pub fn hear(&self, heard: Heard) {
         match heard {
             Heard::Comments(envelope) => self.deliver(envelope),
-            Heard::Begun(id) => self.begin_hearing(&id),
+            Heard::Begun { room, since } => self.begin_hearing(&room, |room, now| room.begin_hearing(now, since)),
+            Heard::Resumed(room) => self.begin_hearing(&room, Room::resume_hearing),
             Heard::Lost => self.go_deaf(),
         }
     }
@@ -55,13 +56,13 @@ impl Hub {
         }
     }
 
-    fn begin_hearing(&self, id: &RoomId) {
+    fn begin_hearing(&self, id: &RoomId, note: impl FnOnce(&Room, Timestamp)) {
         self.inner.hearing.is_away.store(false, Ordering::Relaxed);
         let rooms = self.inner.hearing.rooms();
         // A room that was vacated meanwhile is not heard for long.
         let Some(is_heard) = rooms.get(id) else { return };
         if let Some(room) = self.inner.rooms.get(id) {
-            room.begin_hearing(self.inner.parts.clock.now());
+            note(&room, self.inner.parts.clock.now());
         }
         is_heard.send_replace(true);
     }
@@ -84,7 +85,9 @@ impl Hub {
         let mut rooms = self.inner.hearing.rooms();
         match rooms.get(room.id()) {
             // It was made anew while a viewer was on its way in.
-            Some(is_heard) if *is_heard.borrow() && room.is_deaf() => room.begin_hearing(self.inner.parts.clock.now()),
+            Some(is_heard) if *is_heard.borrow() && room.is_deaf() => {
+                room.begin_hearing(self.inner.parts.clock.now(), None);
+            }
             Some(_) => {}
             None => {
                 rooms.insert(room.id().clone(), watch::Sender::new(false));
@@ -103,7 +106,7 @@ impl Hub {
             if !is_occupied {
                 self.inner.parts.relay.vacated(id);
                 if let Some(room) = room {
-                    room.go_deaf(self.inner.parts.clock.now());
+                    room.stop_hearing(self.inner.parts.clock.now());
                 }
             }
             is_occupied

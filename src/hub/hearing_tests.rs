@@ -19,6 +19,10 @@ fn elsewhere(scene: &Scene, n: u32) -> Comment {
     comment
 }
 
+fn begun() -> Heard {
+    Heard::Begun { room: room_id(), since: None }
+}
+
 fn relayed(scene: &Scene, comment: &Comment) {
     scene.hub.hear(Heard::Comments(Envelope { room: room_id(), comments: vec![comment.clone().into()] }));
 }
@@ -30,7 +34,7 @@ async fn join(scene: &Scene, since: Option<Cursor>) -> (Entrance, Arc<FakeSocket
         while !scene.relay.told.lock().unwrap().contains(&Told::Occupied(room_id())) {
             tokio::task::yield_now().await;
         }
-        scene.hub.hear(Heard::Begun(room_id()));
+        scene.hub.hear(begun());
     };
     tokio::join!(scene.join(since), answer).0
 }
@@ -115,7 +119,7 @@ async fn who_stays_while_the_relay_is_lost_gets_the_rest_from_the_store_and_once
     let window = scene.hub.recent(&room_id(), MINUTE, 100).await;
     assert_eq!((window.comments.len(), window.is_complete), (1, false));
     scene.hub.mend_all().await;
-    scene.hub.hear(Heard::Begun(room_id()));
+    scene.hub.hear(begun());
     relayed(&scene, &missed);
     let heard = elsewhere(&scene, 2);
     relayed(&scene, &heard);
@@ -152,4 +156,79 @@ async fn without_the_store_who_comes_back_is_told_that_something_may_be_missing(
     scene.pass(MINUTE);
     scene.store.fail_until_told(crate::store::Fault::Refuse);
     assert_eq!(join(&scene, Some(cursor)).await.0.missed, Missed::AtLeast(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_relay_bridges_the_gap_nothing_is_missing_and_no_store_is_asked() {
+    let scene = scene();
+    let (_entrance, socket) = join(&scene, None).await;
+    scene.pass(SETTLING);
+    scene.hub.mend_all().await;
+    let reads = scene.metrics.store_reads.get();
+    scene.hub.hear(Heard::Lost);
+    scene.hub.mend_all().await;
+    assert!(!scene.hub.recent(&room_id(), MINUTE, 100).await.is_complete, "deaf");
+    let missed = elsewhere(&scene, 1);
+    relayed(&scene, &missed);
+    scene.hub.hear(Heard::Resumed(room_id()));
+    scene.hub.mend_all().await;
+    let window = scene.hub.recent(&room_id(), MINUTE, 100).await;
+    assert_eq!((window.comments, window.is_complete, window.is_from_memory), (vec![missed], true, true));
+    assert_eq!(scene.metrics.store_reads.get(), reads + 1, "for the answer while it was deaf");
+    tick().await;
+    assert_eq!(socket.places().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hole_from_before_a_bridged_gap_is_mended_all_the_same() {
+    let scene = scene();
+    let (_entrance, socket) = join(&scene, None).await;
+    scene.pass(Duration::from_secs(1));
+    scene.hub.hear(Heard::Lost);
+    let before = elsewhere(&scene, 1);
+    scene.hub.hear(Heard::Resumed(room_id()));
+    assert!(!scene.hub.recent(&room_id(), MINUTE, 100).await.is_complete);
+    scene.pass(SETTLING);
+    scene.hub.mend_all().await;
+    let window = scene.hub.recent(&room_id(), MINUTE, 100).await;
+    assert_eq!((window.comments, window.is_complete, window.is_from_memory), (vec![before], true, true));
+    tick().await;
+    assert_eq!(socket.places().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_node_gave_up_long_ago_is_fetched() {
+    let scene = scene();
+    let (_entrance, socket) = join(&scene, None).await;
+    scene.pass(SETTLING);
+    scene.hub.mend_all().await;
+    let given_up = elsewhere(&scene, 1);
+    scene.pass(MINUTE);
+    assert!(scene.hub.recent(&room_id(), MINUTE * 2, 100).await.is_complete, "nobody has told");
+    scene.hub.hear(Heard::Begun { room: room_id(), since: Some(given_up.ts) });
+    scene.hub.mend_all().await;
+    tick().await;
+    assert_eq!(socket.places().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_that_was_vacated_does_not_go_on_from_where_it_was() {
+    let scene = scene();
+    let (entrance, _socket) = join(&scene, None).await;
+    scene.pass(SETTLING);
+    scene.hub.mend_all().await;
+    drop(entrance);
+    vacate(&scene);
+    scene.pass(MINUTE);
+    let missed = elsewhere(&scene, 1);
+    scene.relay.told.lock().unwrap().clear();
+    let late = async {
+        while scene.relay.told.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // Of the time before it was vacated, on its way since.
+        scene.hub.hear(Heard::Resumed(room_id()));
+    };
+    let ((entrance, _socket), ()) = tokio::join!(scene.join(None), late);
+    assert_eq!(recent(&entrance), [missed]);
 }

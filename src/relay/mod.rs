@@ -12,12 +12,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use thiserror::Error;
 
-use crate::model::{Posted, Relayed, RoomId};
+use crate::model::{Posted, Relayed, RoomId, Timestamp};
 
 pub use self::loopback::Loopback;
-pub use self::redis::{RedisConfig, RedisRelay};
+pub use self::redis::{MAX_STREAM, RedisConfig, RedisRelay, Topology};
 
-/// Comments of one room that were accepted on another node, in that node's order.
+/// Comments of one room that were accepted on other nodes, those of each node in its order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Envelope {
     /// The room.
@@ -32,9 +32,17 @@ pub enum Heard {
     /// Comments that another node accepted.
     Comments(Envelope),
     /// Whatever is passed on in this room from here on is heard; of what was passed on before, some may be missing. It
-    /// comes each time a room is [occupied](Relay::occupied), and again whenever something was missed in between.
-    Begun(RoomId),
-    /// Nothing is heard any more in any room, possibly for some seconds already, until its [`Heard::Begun`] comes.
+    /// comes when a room is [occupied](Relay::occupied), and whenever something was missed for good.
+    Begun {
+        /// The room.
+        room: RoomId,
+        /// When the first comment was accepted that may be missing; `None` when it is since hearing ended, or just now.
+        since: Option<Timestamp>,
+    },
+    /// Hearing goes on in this room where it ended: what was passed on in between has been given, and nothing is missing.
+    Resumed(RoomId),
+    /// Nothing is heard any more in any room, possibly for some seconds already, until its [`Heard::Begun`] or
+    /// [`Heard::Resumed`] comes.
     Lost,
 }
 

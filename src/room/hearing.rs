@@ -1,7 +1,7 @@
 //! What other nodes accept in a room is heard only while the relay brings it. Here a room remembers since when it may
 //! have missed something, and takes from the store what it missed, so that it never passes for whole while it is not.
 //!
-//! A node that is alone has nothing to miss: its rooms never have a [`Hole`].
+//! A node that is alone has nothing to miss: its rooms are never deaf and never have a [`Hole`].
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -22,19 +22,48 @@ const UNNOTICED: Duration = Duration::from_secs(10);
 /// A mended hole is left alone for this long, so that a crowd that joins costs one read a second and not one each.
 const MEND_EVERY: Duration = Duration::from_secs(1);
 
-/// Comments of other nodes that the ring may lack.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Hole {
-    /// The ring was last known to have, or to have had, all that the store has.
-    since: Timestamp,
-    /// Since when other nodes are heard again.
-    heard_from: Option<Timestamp>,
+/// How a room hears the other nodes. One that is alone hears all there is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Hearing {
+    /// Nothing is heard, and was not from this moment on.
+    deaf_since: Option<Timestamp>,
+    /// What is missing from before hearing began.
+    hole: Option<Hole>,
+    /// Whether the relay was told of the room and has answered: it can go on where hearing ended.
+    is_followed: bool,
 }
 
-impl Hole {
-    /// Nothing is heard from this moment on.
-    pub(super) fn deaf_from(since: Timestamp) -> Self {
-        Self { since, heard_from: None }
+/// Comments of other nodes that the ring may lack though they are heard now.
+#[derive(Clone, Copy, Debug)]
+struct Hole {
+    /// The ring was last known to have, or to have had, all that the store has.
+    since: Timestamp,
+    /// Since when other nodes are heard.
+    heard_from: Timestamp,
+}
+
+impl Hearing {
+    /// Of a room that is not heard yet.
+    pub(super) fn not_yet(now: Timestamp) -> Self {
+        Self { deaf_since: Some(now), ..Self::default() }
+    }
+
+    /// Since when the ring may lack something.
+    fn lacks_since(&self) -> Option<Timestamp> {
+        self.deaf_since.into_iter().chain(self.hole.map(|hole| hole.since)).min()
+    }
+
+    /// Since when comments of other nodes are heard; see [`Snapshot::hears_since`](super::Snapshot::hears_since).
+    pub(super) fn hears_since(&self) -> Timestamp {
+        match self.deaf_since {
+            Some(_) => Timestamp::MAX,
+            None => self.hole.map_or(Timestamp::MIN, |hole| hole.heard_from),
+        }
+    }
+
+    fn begin(&mut self, now: Timestamp, since: Option<Timestamp>) {
+        let since = self.lacks_since().into_iter().chain(since).fold(now, Timestamp::min);
+        *self = Self { deaf_since: None, hole: Some(Hole { since, heard_from: now }), is_followed: true };
     }
 }
 
@@ -52,37 +81,52 @@ pub struct Fetched {
 impl Room {
     /// Notes that comments of other nodes are not heard any more.
     pub fn go_deaf(&self, now: Timestamp) {
-        let mut state = self.lock();
-        let since = state.hole.map_or(now, |hole| hole.since);
-        state.hole = Some(Hole::deaf_from(since));
+        self.lock().hearing.deaf_since.get_or_insert(now);
     }
 
-    /// Notes that comments of other nodes are heard from now on, and that some from before may be missing.
-    pub fn begin_hearing(&self, now: Timestamp) {
-        let mut state = self.lock();
-        let since = state.hole.map_or(now, |hole| hole.since);
-        state.hole = Some(Hole { since, heard_from: Some(now) });
+    /// Notes that nobody asks for comments of other nodes any more: hearing will begin anew and not go on.
+    pub fn stop_hearing(&self, now: Timestamp) {
+        self.go_deaf(now);
+        self.lock().hearing.is_followed = false;
+    }
+
+    /// Notes that comments of other nodes are heard from now on, and that some from before may be missing, of those
+    /// accepted from `since` on or while nothing was heard.
+    pub fn begin_hearing(&self, now: Timestamp, since: Option<Timestamp>) {
+        self.lock().hearing.begin(now, since);
+    }
+
+    /// Notes that comments of other nodes are heard again, and that what came in between has been delivered.
+    pub fn resume_hearing(&self, now: Timestamp) {
+        let hearing = &mut self.lock().hearing;
+        if hearing.is_followed {
+            hearing.deaf_since = None;
+        } else {
+            // The relay goes on from where another life of the room ended.
+            hearing.begin(now, None);
+        }
     }
 
     /// From when on the store should be asked for what other nodes accepted unheard. `None` when nothing is missing, or
     /// this was just done.
     #[must_use]
     pub fn hole(&self, now: Timestamp) -> Option<Timestamp> {
-        let hole = self.lock().hole?;
-        let is_due = hole.since.plus(MEND_EVERY) <= now || hole.heard_from.is_some_and(|from| hole.since <= from);
-        is_due.then(|| hole.since.minus(UNNOTICED))
+        let hearing = self.lock().hearing;
+        let since = hearing.lacks_since()?;
+        let is_first = hearing.deaf_since.is_none() && hearing.hole.is_some_and(|hole| hole.since <= hole.heard_from);
+        (is_first || since.plus(MEND_EVERY) <= now).then(|| since.minus(UNNOTICED))
     }
 
     /// Whether comments of other nodes are not heard.
     #[must_use]
     pub fn is_deaf(&self) -> bool {
-        self.lock().hears_since() == Timestamp::MAX
+        self.lock().hearing.deaf_since.is_some()
     }
 
     /// Whether comments of other nodes may be missing that the store has or will have.
     #[must_use]
     pub fn has_hole(&self) -> bool {
-        self.lock().hole.is_some()
+        self.lock().hearing.lacks_since().is_some()
     }
 
     /// Lets out what the ring lacks of these, as comments that came late: whoever goes on from a place in the ring gets
@@ -90,11 +134,11 @@ impl Room {
     /// until then another node may have comments that are not stored yet.
     pub fn mend(&self, fetched: Fetched) {
         let mut state = self.lock();
-        let Some(hole) = state.hole else { return };
+        let Some(since) = state.hearing.lacks_since() else { return };
         let Fetched { at, mut comments, left_out } = fetched;
         let (whole_from, process) = (state.ring.whole_from(), self.ids.process());
         // What was heard, or accepted here, and has left the ring again must not come twice.
-        let is_lost = |comment: &Comment| comment.ts >= hole.since && comment.id.process() != process;
+        let is_lost = |comment: &Comment| comment.ts >= since && comment.id.process() != process;
         comments.retain(|comment| comment.ts >= whole_from || is_lost(comment));
         state.leave_out_known(&mut comments, |comment| comment.id);
         state.ring.skip(left_out);
@@ -106,8 +150,10 @@ impl Room {
         }
         // Whoever joins next gets them among the recent ones.
         state.ring.cut();
-        let is_closed = hole.heard_from.is_some_and(|from| from.plus(SETTLING) <= at);
-        state.hole = (!is_closed).then_some(Hole { since: at.max(hole.since), ..hole });
+        let Hearing { deaf_since, hole, .. } = &mut state.hearing;
+        *deaf_since = deaf_since.map(|since| at.max(since));
+        let is_open = |hole: &Hole| hole.heard_from.plus(SETTLING) > at;
+        *hole = hole.filter(is_open).map(|hole| Hole { since: at.max(hole.since), ..hole });
         drop(state);
         self.dirty.notify_one();
     }
@@ -121,11 +167,6 @@ impl Room {
 }
 
 impl State {
-    /// Since when comments of other nodes are heard; see [`Snapshot::hears_since`](super::Snapshot::hears_since).
-    pub(super) fn hears_since(&self) -> Timestamp {
-        self.hole.map_or(Timestamp::MIN, |hole| hole.heard_from.unwrap_or(Timestamp::MAX))
-    }
-
     /// Removes those that the ring has.
     pub(super) fn leave_out_known<T>(&self, comments: &mut Vec<T>, id: impl Fn(&T) -> CommentId) {
         let mut unknown: HashSet<CommentId> = comments.iter().map(&id).collect();

@@ -40,7 +40,7 @@ use crate::model::{
     Comment, CommentId, Cursor, Epoch, Nonce, Posted, Relayed, Role, RoomId, Seq, Socket, Timestamp, UserId,
 };
 use fanout::Audience;
-use hearing::Hole;
+use hearing::Hearing;
 use nonces::Nonces;
 use registry::Ids;
 
@@ -134,8 +134,7 @@ struct State {
     last_id: CommentId,
     last_used: Instant,
     is_retired: bool,
-    /// What other nodes accepted unheard; none on a node that is alone.
-    hole: Option<Hole>,
+    hearing: Hearing,
 }
 
 impl Room {
@@ -148,7 +147,7 @@ impl Room {
             last_id: CommentId::MIN,
             last_used: Instant::now(),
             is_retired: false,
-            hole: ids.observer().is_some().then(|| Hole::deaf_from(now)),
+            hearing: ids.observer().map_or_else(Hearing::default, |_| Hearing::not_yet(now)),
         };
         Self {
             id,
@@ -300,7 +299,7 @@ impl Room {
     #[must_use]
     pub fn snapshot(&self, from: Timestamp) -> Snapshot {
         let state = self.lock();
-        let hears_since = state.hears_since();
+        let hears_since = state.hearing.hears_since();
         Snapshot {
             hears_since,
             comments: state.ring.iter().filter(|posted| posted.comment.ts >= from).cloned().collect(),

@@ -4,27 +4,42 @@
 use serde_json::{Value, json};
 
 use super::support::mongod::ReplicaSet;
-use super::support::redis::RedisServer;
+use super::support::redis::{Cable, RedisServer};
 use super::support::server::{NO_LIMITS, Server, Start, until};
 use super::support::viewer::{Viewer, texts_of};
 
-struct Pair {
-    one: Server,
-    two: Server,
-    redis: RedisServer,
+pub struct Pair {
+    pub one: Server,
+    pub two: Server,
+    pub redis: RedisServer,
     _folders: [tempfile::TempDir; 2],
 }
 
 impl Pair {
-    async fn start(database: &str) -> Self {
+    pub async fn start(database: &str) -> Self {
         let redis = RedisServer::start().await;
+        let url = redis.url();
+        Self::start_with(database, redis, &url).await
+    }
+
+    /// With node two's Redis behind a cable.
+    pub async fn start_behind_cable(database: &str) -> (Self, Cable) {
+        let redis = RedisServer::start().await;
+        let (url, cable) = redis.behind_cable().await;
+        (Self::start_with(database, redis, &url).await, cable)
+    }
+
+    /// Both with this Redis, node two under this address of it.
+    async fn start_with(database: &str, redis: RedisServer, url_of_two: &str) -> Self {
         let uri = ReplicaSet::shared().await.uri(None).replace("/?", &format!("/{database}?"));
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let start = |folder: &tempfile::TempDir| {
-            let args = ["--mongodb", &uri, "--redis", &redis.url()];
-            Start::in_folder(folder.path()).config(NO_LIMITS).args(&args).run()
+        let start = async |folder: &tempfile::TempDir, url: &str| {
+            let args = ["--mongodb", &uri, "--redis", url];
+            let start = Start::in_folder(folder.path()).config(NO_LIMITS).args(&args);
+            // It waits for the server, and what carries the cable must go on meanwhile.
+            tokio::task::spawn_blocking(|| start.run()).await.unwrap()
         };
-        let (one, two) = (start(&folders[0]), start(&folders[1]));
+        let (one, two) = (start(&folders[0], &redis.url()).await, start(&folders[1], url_of_two).await);
         Self { one, two, redis, _folders: folders }
     }
 
@@ -41,7 +56,7 @@ impl Pair {
 }
 
 /// Says something that is stored when this returns.
-async fn say(server: &Server, text: &str) {
+pub async fn say(server: &Server, text: &str) {
     let (status, answer) = server.post("r", "", &json!({"text": text, "ack": "stored"})).await;
     assert!((200..300).contains(&status), "{status} {answer}");
 }
@@ -56,7 +71,7 @@ async fn window(server: &Server, all: &[&str]) -> Value {
 }
 
 /// Waits until this node has all and says so.
-async fn until_complete(server: &Server, all: &[&str]) {
+pub async fn until_complete(server: &Server, all: &[&str]) {
     until("the window is complete", async || window(server, all).await["complete"] == true).await;
 }
 

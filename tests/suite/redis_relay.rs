@@ -4,112 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use danmakud::metrics::Metrics;
-use danmakud::model::{Comment, CommentId, Name, Posted, RoomId, Seq, Style, Text, Timestamp, UserId};
-use danmakud::relay::{Envelope, Heard, RedisConfig, RedisRelay, Relay as _};
+use danmakud::relay::{RedisConfig, RedisRelay, Relay as _};
 use futures_util::StreamExt as _;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::support::redis::RedisServer;
-
-struct Node {
-    relay: RedisRelay,
-    received: mpsc::Receiver<Heard>,
-    metrics: Arc<Metrics>,
-}
-
-impl Node {
-    async fn join(url: &str) -> Self {
-        let metrics = Arc::new(Metrics::default());
-        let (relay, received) = RedisRelay::connect(RedisConfig::new(url), Arc::clone(&metrics)).await.unwrap();
-        Self { relay, received, metrics }
-    }
-
-    /// Marks rooms as occupied and waits until that has reached Redis: a probe goes out on the other connection, so
-    /// the channels are asked for.
-    async fn occupy(&self, redis: &RedisServer, rooms: &[&str]) {
-        rooms.iter().for_each(|room| self.relay.occupied(&room_id(room)));
-        for room in rooms {
-            wait_for_subscribers(redis, room, |subscribers| subscribers > 0).await;
-        }
-    }
-
-    /// The texts of the next envelope, with their room.
-    async fn next(&mut self) -> (String, Vec<String>) {
-        let envelope = self.next_envelope().await;
-        let texts = envelope.comments.iter().map(|relayed| relayed.comment.text.as_str().to_owned());
-        (envelope.room.to_string(), texts.collect())
-    }
-
-    /// The next envelope; that hearing begins or ends is passed over.
-    async fn next_envelope(&mut self) -> Envelope {
-        let next = async {
-            loop {
-                if let Heard::Comments(envelope) = self.received.recv().await.unwrap() {
-                    return envelope;
-                }
-            }
-        };
-        timeout(Duration::from_secs(15), next).await.expect("nothing came")
-    }
-
-    fn send(&self, room: &str, texts: &[&str]) {
-        let comments: Vec<_> = texts.iter().map(|text| Arc::new(posted(room, text))).collect();
-        self.relay.forward(&room_id(room), &comments);
-    }
-
-    async fn wait_for_probe(&self, is_ok: bool) {
-        wait_until("the probe turns", async || self.relay.probe().await.is_ok() == is_ok).await;
-    }
-}
-
-fn room_id(room: &str) -> RoomId {
-    RoomId::parse(room).unwrap()
-}
-
-fn posted(room: &str, text: &str) -> Posted {
-    let ts = Timestamp::from_millis(1_700_000_000_000);
-    let comment = Comment {
-        id: CommentId::from_parts(ts, [1; 5], 1),
-        room: room_id(room),
-        ts,
-        uid: UserId::new("u1"),
-        name: Name::parse("阿明").unwrap(),
-        text: Text::from_store(text),
-        style: Style::default(),
-        expire_at: ts.plus(Duration::from_secs(3600)),
-    };
-    Posted::stored(comment, Seq(1))
-}
-
-fn expect(room: &str, texts: &[&str]) -> (String, Vec<String>) {
-    (room.to_owned(), texts.iter().map(|&text| text.to_owned()).collect())
-}
-
-async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(15);
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        sleep(Duration::from_millis(10)).await;
-    }
-}
-
-async fn ask<T: redis::FromRedisValue>(redis: &RedisServer, command: &[&str]) -> T {
-    let client = redis::Client::open(redis.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    let mut asked = redis::cmd(command[0]);
-    asked.arg(&command[1..]);
-    asked.query_async(&mut connection).await.unwrap()
-}
-
-async fn wait_for_subscribers(redis: &RedisServer, room: &str, is_so: impl Fn(i64) -> bool) {
-    let channel = format!("danmakud:room:{room}");
-    wait_until("the room's subscribers are as expected", async || {
-        let (_, subscribers): (String, i64) = ask(redis, &["PUBSUB", "NUMSUB", &channel]).await;
-        is_so(subscribers)
-    })
-    .await;
-}
+use crate::support::relay::{Node, ask, expect, posted, room_id, wait_for_subscribers, wait_until};
 
 #[tokio::test]
 async fn two_nodes_exchange_comments_whole_and_in_order_and_never_get_their_own() {

@@ -1,11 +1,23 @@
-//! Joins nodes through Redis Pub/Sub, over two connections whatever the number of rooms: one subscribes, one publishes.
+//! Joins nodes through Redis Pub/Sub, over two connections whatever the number of rooms: one subscribes, one takes commands.
 //!
 //! A room's channel is subscribed only while the room has viewers here. A message carries all new comments of a room
-//! since its last tick. Redis away means that other nodes wait: what fits the queue is published once Redis is back,
-//! what does not is dropped for them and counted; local delivery and storing never notice. Comments that others
-//! publish while this node is not connected do not come again; [`Heard::Begun`] tells where the hole ends.
+//! since its last tick; the step that publishes it also writes it into the room's [stream]. What others publish while
+//! this node is not connected it reads from there, and [`Heard::Resumed`] tells that nothing is missing; where the
+//! stream does not reach back far enough, [`Heard::Begun`] tells of the hole.
+//!
+//! Redis away means that other nodes wait: what fits the queue and is not too old is published once Redis is back; what
+//! is given up is counted, and they are told of it. Local delivery and storing never notice.
 
+mod commands;
+mod config;
+mod connection;
+mod entry;
+mod follower;
 mod publisher;
+mod reader;
+mod servers;
+mod slots;
+mod stream;
 mod subscriber;
 
 use std::collections::{HashMap, HashSet};
@@ -15,71 +27,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis::Client;
+use futures_util::future::try_join_all;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-use url::Url;
 
+use self::commands::Commands;
+pub use self::config::{MAX_STREAM, RedisConfig, Topology};
+use self::entry::Bridge;
 use self::publisher::Outgoing;
+use self::servers::Servers;
 use super::codec::{self, NodeId};
-use super::{Heard, Relay, RelayError};
+use super::{Envelope, Heard, Relay, RelayError};
 use crate::metrics::Metrics;
-use crate::model::{Posted, RoomId};
+use crate::model::{Posted, Relayed, RoomId, Timestamp};
 
 /// How long a connection may take, how long Redis may take to answer, and how long a probe may be on its way.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long [`Relay::close`] may take.
 const CLOSE_WITHIN: Duration = Duration::from_secs(3);
-
-/// Where Redis is and how much may wait.
-#[derive(Clone, PartialEq, Eq)]
-pub struct RedisConfig {
-    /// `redis://[user:password@]host[:port]`, `rediss://…` for TLS, or `redis+unix:///path`.
-    pub url: String,
-    /// What all channel names begin with, so that several clusters can share a Redis.
-    pub prefix: String,
-    /// How many messages (one a room and tick) may wait to be published; what comes on top is dropped and counted.
-    pub max_queued: usize,
-    /// How many envelopes may wait to be taken by this node; what comes on top is dropped and counted.
-    pub max_received: usize,
-}
-
-impl RedisConfig {
-    /// A configuration with the defaults: prefix `danmakud`, 4,096 messages each way.
-    #[must_use]
-    pub fn new(url: &str) -> Self {
-        Self { url: url.to_owned(), prefix: "danmakud".to_owned(), max_queued: 4096, max_received: 4096 }
-    }
-
-    /// The address with its password masked, fit for logs.
-    #[must_use]
-    pub fn shown_url(&self) -> String {
-        let Ok(mut url) = Url::parse(&self.url) else { return "(not a URL)".to_owned() };
-        if url.password().is_some() && url.set_password(Some("***")).is_err() {
-            return "(not shown)".to_owned();
-        }
-        // redis+unix:// takes its password from the query.
-        if url.query().is_some() {
-            url.set_query(Some("***"));
-        }
-        url.into()
-    }
-}
-
-impl fmt::Debug for RedisConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url: _, prefix, max_queued, max_received } = self;
-        f.debug_struct("RedisConfig")
-            .field("url", &self.shown_url())
-            .field("prefix", prefix)
-            .field("max_queued", max_queued)
-            .field("max_received", max_received)
-            .finish()
-    }
-}
 
 /// A node's place among others. Dropping it ends its tasks at once; [`Relay::close`] sends first what waits.
 pub struct RedisRelay {
@@ -105,18 +73,21 @@ impl RedisRelay {
         config: RedisConfig,
         metrics: Arc<Metrics>,
     ) -> Result<(Self, mpsc::Receiver<Heard>), RelayError> {
-        let client = Client::open(config.url.as_str())
-            .map_err(|error| RelayError { detail: format!("{}: {error}", config.shown_url()) })?;
+        let servers =
+            Servers::new(&config).map_err(|error| RelayError { detail: format!("{}: {error}", config.shown_url()) })?;
         let (outgoing, queue) = mpsc::channel(config.max_queued.max(1));
-        let (heard, received) = mpsc::channel(config.max_received.max(1));
+        let (heard, received) = mpsc::channel(config.max_received.max(2));
         let node = fastrand::u64(..).to_be_bytes();
         let stop = CancellationToken::new();
+        let own_channel = format!("{}:node:{:016x}", config.prefix, u64::from_be_bytes(node));
         let shared = Arc::new(Shared {
-            own_channel: format!("{}:node:{:016x}", config.prefix, u64::from_be_bytes(node)),
+            probe_channels: Mutex::new(vec![own_channel.clone()]),
+            own_channel,
             room_prefix: format!("{}:room:", config.prefix),
             config,
             node,
-            client,
+            commands: Commands::new(servers),
+            lost: Mutex::default(),
             metrics,
             wanted: Mutex::default(),
             wanted_changed: Notify::new(),
@@ -157,13 +128,11 @@ impl Relay for RedisRelay {
         if comments.is_empty() {
             return;
         }
-        let message = Outgoing {
-            channel: self.shared.room_channel(room),
-            payload: codec::encode(self.shared.node, comments.iter().map(|posted| (&posted.comment, posted.sender()))),
-            comments: comments.len() as u64,
-        };
+        let payload = codec::encode(self.shared.node, comments.iter().map(|posted| (&posted.comment, posted.sender())));
+        let since = comments.iter().map(|posted| posted.comment.ts).min().unwrap_or(Timestamp::MAX);
+        let message = Outgoing::comments(room, payload, Lost { count: comments.len() as u64, since });
         if let Err(error) = self.outgoing.try_send(message) {
-            self.shared.metrics.relay_dropped.inc_by(error.into_inner().comments);
+            self.shared.give_up(&error.into_inner());
         }
     }
 
@@ -177,10 +146,12 @@ impl Relay for RedisRelay {
 
     async fn probe(&self) -> Result<(), RelayError> {
         let failed = |detail: &str| RelayError { detail: format!("{}: {detail}", self.shared.config.shown_url()) };
-        let (message, back) = self.shared.new_probe();
-        self.outgoing.try_send(message).map_err(|_| failed("too much waits to be published"))?;
-        match timeout(ANSWER_WITHIN, back).await {
-            Ok(Ok(())) => Ok(()),
+        let (messages, back) = self.shared.new_probes();
+        for message in messages {
+            self.outgoing.try_send(message).map_err(|_| failed("too much waits to be published"))?;
+        }
+        match timeout(ANSWER_WITHIN, try_join_all(back)).await {
+            Ok(Ok(_)) => Ok(()),
             _ => Err(failed("a probe did not come back within 2 s")),
         }
     }
@@ -200,14 +171,26 @@ struct Wanted {
     touched: HashSet<RoomId>,
 }
 
+/// Comments of a room that other nodes will not be given.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    count: u64,
+    /// When the first of them was accepted.
+    since: Timestamp,
+}
+
 /// What the handle and the two tasks share.
 struct Shared {
     config: RedisConfig,
     node: NodeId,
-    client: Client,
+    commands: Commands,
+    /// What was given up and other nodes are yet to be told of.
+    lost: Mutex<HashMap<RoomId, Lost>>,
     metrics: Arc<Metrics>,
-    /// Carries this node's probes, to itself alone.
+    /// What the channels begin with that carry this node's probes, to itself alone.
     own_channel: String,
+    /// One on each server.
+    probe_channels: Mutex<Vec<String>>,
     room_prefix: String,
     wanted: Mutex<Wanted>,
     wanted_changed: Notify,
@@ -227,14 +210,28 @@ impl Shared {
         RoomId::parse(channel.strip_prefix(&self.room_prefix)?).ok()
     }
 
-    fn new_probe(&self) -> (Outgoing, oneshot::Receiver<()>) {
-        let (sender, receiver) = oneshot::channel();
-        let number = self.next_probe.fetch_add(1, Ordering::Relaxed);
+    /// A probe for each server.
+    fn new_probes(&self) -> (Vec<Outgoing>, Vec<oneshot::Receiver<()>>) {
         let mut probes = lock(&self.probes);
         probes.retain(|_, probe| !probe.is_closed());
-        probes.insert(number, sender);
-        let payload = number.to_be_bytes().to_vec();
-        (Outgoing { channel: self.own_channel.clone(), payload, comments: 0 }, receiver)
+        let new = |channel: &String| {
+            let (sender, receiver) = oneshot::channel();
+            let number = self.next_probe.fetch_add(1, Ordering::Relaxed);
+            probes.insert(number, sender);
+            (Outgoing::probe(channel, number.to_be_bytes().to_vec()), receiver)
+        };
+        lock(&self.probe_channels).iter().map(new).unzip()
+    }
+
+    /// Gives up a message that cannot be published: it is counted, and other nodes are told once that is possible.
+    fn give_up(&self, message: &Outgoing) {
+        let Some((room, lost)) = message.stands_for() else { return };
+        if !message.is_notice() {
+            self.metrics.relay_dropped.inc_by(lost.count);
+        }
+        let mut all = lock(&self.lost);
+        let sum = all.entry(room.clone()).or_insert(Lost { count: 0, since: lost.since });
+        (sum.count, sum.since) = (sum.count + lost.count, sum.since.min(lost.since));
     }
 
     fn probe_came_back(&self, payload: &[u8]) {
@@ -243,6 +240,24 @@ impl Shared {
             // Whoever asked may have stopped waiting.
             let _waited_for = probe.send(());
         }
+    }
+
+    /// What this node gets of other nodes' comments.
+    fn received(&self, room: RoomId, comments: Vec<Relayed>) -> Heard {
+        self.metrics.relay_received.inc_by(comments.len() as u64);
+        Heard::Comments(Envelope { room, comments })
+    }
+
+    /// Counts how what a stream had joined what was heard before.
+    fn count_read(&self, bridge: Bridge, comments: usize) {
+        self.metrics.relay_read.inc_by(comments as u64);
+        let outcome = match bridge {
+            Bridge::New => return,
+            Bridge::Whole => "bridged",
+            Bridge::Short(_) => "too_long",
+            Bridge::Unknown => "unknown",
+        };
+        self.metrics.relay_gaps.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     fn set_up(&self, is_up: bool) {
@@ -271,22 +286,6 @@ fn is_told(attempt: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_password_is_never_shown() {
-        for url in [
-            "redis://user:s3cret@h:1/0",
-            "redis://:s3cret@h",
-            "rediss://:s3cret@h",
-            "redis+unix:///x?pass=s3cret",
-            "s3cret",
-        ] {
-            let config = RedisConfig::new(url);
-            let shown = format!("{config:?} {}", config.shown_url());
-            assert!(!shown.contains("s3cret"), "{shown}");
-        }
-        assert_eq!(RedisConfig::new("redis://user:p@h:1/0").shown_url(), "redis://user:***@h:1/0");
-    }
 
     #[tokio::test]
     async fn a_wrong_address_is_refused_without_its_password() {

@@ -1,21 +1,24 @@
 //! The subscribing side: one connection, the channels of the rooms that have viewers here, and the probes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use redis::Msg;
-use redis::aio::{PubSubSink, PubSubStream};
+use redis::{Msg, PushInfo, PushKind, Value};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, error::Elapsed, interval_at, sleep, timeout};
 
+use super::connection::Connection;
+use super::entry::{Bridge, Entry, Filled, Step};
+use super::follower::Follower;
 use super::publisher::Outgoing;
+use super::reader::Reader;
+use super::servers::Pushes;
 use super::{ANSWER_WITHIN, Shared, backoff, is_told, lock};
 use crate::model::RoomId;
-use crate::relay::codec::{self, Batch, NodeId};
-use crate::relay::{Envelope, Heard};
+use crate::relay::Heard;
+use crate::relay::codec::{self, CodecError};
 
 /// How often a probe goes out. One that is not back when the next is due means a dead connection, so that a
 /// half-open one is noticed within two periods and reopened well within 10 s. A quiet room needs no other sign of life.
@@ -23,9 +26,6 @@ const PROBE_EVERY: Duration = Duration::from_secs(3);
 
 /// Most channels in one command, so that no command holds up the others for long.
 const MAX_CHANNELS: usize = 1000;
-
-/// Most nodes whose last message is remembered. A restarted node has a new id, so the map would grow for ever.
-const MAX_NODES: usize = 1024;
 
 /// Why a connection ended.
 #[derive(Debug, Error)]
@@ -38,13 +38,34 @@ enum Lost {
     Probe,
     #[error("the connection was closed")]
     Closed,
+    #[error("a channel has moved to another server of the cluster")]
+    Moved,
+}
+
+impl Lost {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Redis(_) => "failed",
+            Self::Silent(_) => "no_answer",
+            Self::Probe => "probe_missed",
+            Self::Closed => "closed",
+            Self::Moved => "moved",
+        }
+    }
 }
 
 /// Keeps a connection until told to stop. `outgoing` is weak: the queue ends with the relay's handle.
 pub(super) async fn run(shared: Arc<Shared>, outgoing: mpsc::WeakSender<Outgoing>, heard: mpsc::Sender<Heard>) {
     let stop = shared.stop.clone();
-    let mut subscriber =
-        Subscriber { shared, outgoing, heard, rooms: HashSet::new(), owed: HashSet::new(), seen: HashMap::new() };
+    let mut subscriber = Subscriber {
+        shared,
+        outgoing,
+        heard,
+        rooms: HashMap::new(),
+        before: HashMap::new(),
+        reader: Reader::default(),
+        heard_until: None,
+    };
     let mut attempt = 0;
     loop {
         let begun = Instant::now();
@@ -52,9 +73,12 @@ pub(super) async fn run(shared: Arc<Shared>, outgoing: mpsc::WeakSender<Outgoing
         let was_up = *subscriber.shared.is_up.borrow();
         subscriber.shared.set_up(false);
         let Some(Err(error)) = ended else { return };
-        // Waits, as nothing is received meanwhile. Nobody at the other end is no reason to stop.
-        if was_up && stop.run_until_cancelled(subscriber.heard.send(Heard::Lost)).await.is_none() {
-            return;
+        if was_up {
+            subscriber.shared.metrics.relay_disconnects.get_or_create(&[("reason", error.reason())]).inc();
+            // Waits, as nothing is received meanwhile. Nobody at the other end is no reason to stop.
+            if stop.run_until_cancelled(subscriber.heard.send(Heard::Lost)).await.is_none() {
+                return;
+            }
         }
         // A connection that did not last is not a recovery: the next attempt waits longer.
         attempt = if was_up && begun.elapsed() > PROBE_EVERY { 1 } else { attempt + 1 };
@@ -72,135 +96,185 @@ struct Subscriber {
     outgoing: mpsc::WeakSender<Outgoing>,
     heard: mpsc::Sender<Heard>,
     /// The rooms subscribed on this connection.
-    rooms: HashSet<RoomId>,
-    /// Those of them whose [`Heard::Begun`] is due: what comes for them before it is told is dropped.
-    owed: HashSet<RoomId>,
-    /// The last message had of each node, which tells what was published again. It outlives the connection.
-    seen: HashMap<NodeId, u64>,
+    rooms: HashMap<RoomId, Follower>,
+    /// How far rooms were followed on earlier connections, until they are subscribed on this one.
+    before: HashMap<RoomId, Follower>,
+    reader: Reader,
+    /// What was published until then was heard: something came that was published afterwards.
+    heard_until: Option<Instant>,
 }
 
 impl Subscriber {
     /// Opens a connection, subscribes what is wanted, and serves until the connection is lost.
     async fn serve(&mut self) -> Result<(), Lost> {
-        let (mut sink, mut stream) = timeout(ANSWER_WITHIN, self.shared.client.get_async_pubsub()).await??.split();
-        timeout(ANSWER_WITHIN, sink.subscribe(&self.shared.own_channel)).await??;
-        self.rooms.clear();
-        self.owed.clear();
-        {
-            let mut wanted = lock(&self.shared.wanted);
-            wanted.touched = wanted.rooms.clone();
-        }
-        self.follow_wanted(&mut sink).await?;
+        let (connection, mut pushes) = self.shared.commands.servers().open_subscription().await?;
+        let probe_channels = connection.probe_channels(&self.shared.own_channel);
+        timeout(ANSWER_WITHIN, connection.subscribe("SUBSCRIBE", &probe_channels)).await??;
+        *lock(&self.shared.probe_channels) = probe_channels;
+        self.reader.stop();
+        self.begin_anew();
+        self.follow_wanted(&connection).await?;
+        self.before.clear();
         self.shared.metrics.relay_connects.inc();
         self.shared.set_up(true);
         tracing::info!(url = self.shared.config.shown_url(), rooms = self.rooms.len(), "subscribed at redis");
-        self.receive(&mut sink, &mut stream).await
+        self.receive(&connection, &mut pushes).await
     }
 
-    async fn receive(&mut self, sink: &mut PubSubSink, stream: &mut PubSubStream) -> Result<(), Lost> {
+    /// Marks all wanted rooms as to be subscribed, and remembers how far those were followed that were wanted all the time.
+    fn begin_anew(&mut self) {
+        self.before.extend(self.rooms.drain());
+        let mut wanted = lock(&self.shared.wanted);
+        wanted.touched.iter().for_each(|room| drop(self.before.remove(room)));
+        wanted.touched = wanted.rooms.clone();
+    }
+
+    async fn receive(&mut self, connection: &Connection, pushes: &mut Pushes) -> Result<(), Lost> {
         let (shared, heard) = (Arc::clone(&self.shared), self.heard.clone());
-        let mut probe = None;
+        let mut probes = Vec::new();
         let mut due = interval_at(Instant::now() + PROBE_EVERY, PROBE_EVERY);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            self.reader.go_on(&shared, &self.rooms);
             tokio::select! {
-                biased; // What hearing begins with goes before what is heard, and messages before a probe among them.
-                Ok(permit) = heard.reserve(), if !self.owed.is_empty() => self.tell_begun(permit),
-                message = stream.next() => self.take(&message.ok_or(Lost::Closed)?),
-                () = shared.wanted_changed.notified() => self.follow_wanted(sink).await?,
-                _ = due.tick() => probe = self.next_probe(probe)?,
+                biased; // What was read goes before what is heard, and messages before a probe among them.
+                Ok(permits) = heard.reserve_many(2), if self.reader.has_read() => self.give_read(permits),
+                () = self.reader.wait(), if self.reader.is_reading() => {}
+                push = pushes.recv() => self.take_push(push.ok_or(Lost::Closed)?)?,
+                () = shared.wanted_changed.notified() => self.follow_wanted(connection).await?,
+                _ = due.tick() => probes = self.next_probes(probes)?,
             }
         }
     }
 
     /// Subscribes and unsubscribes the rooms that changed.
-    async fn follow_wanted(&mut self, sink: &mut PubSubSink) -> Result<(), Lost> {
-        let (mut gained, mut given_up) = (Vec::new(), Vec::new());
+    async fn follow_wanted(&mut self, connection: &Connection) -> Result<(), Lost> {
+        let (mut gained, mut given_up, mut again) = (Vec::new(), Vec::new(), Vec::new());
         {
             let mut wanted = lock(&self.shared.wanted);
             for room in std::mem::take(&mut wanted.touched) {
-                match (wanted.rooms.contains(&room), self.rooms.contains(&room)) {
+                match (wanted.rooms.contains(&room), self.rooms.contains_key(&room)) {
                     (true, false) => gained.push(room),
                     (false, true) => given_up.push(room),
                     // It changed and changed back: whoever asks again is answered again.
-                    (true, true) => drop(self.owed.insert(room)),
+                    (true, true) => again.push(room),
                     (false, false) => {}
                 }
             }
         }
         for rooms in gained.chunks(MAX_CHANNELS) {
-            timeout(ANSWER_WITHIN, sink.subscribe(self.channels(rooms))).await??;
+            timeout(ANSWER_WITHIN, connection.subscribe("SUBSCRIBE", &self.channels(rooms))).await??;
         }
         for rooms in given_up.chunks(MAX_CHANNELS) {
-            timeout(ANSWER_WITHIN, sink.unsubscribe(self.channels(rooms))).await??;
+            timeout(ANSWER_WITHIN, connection.subscribe("UNSUBSCRIBE", &self.channels(rooms))).await??;
         }
-        self.owed.extend(gained.iter().cloned());
-        self.rooms.extend(gained);
-        given_up.iter().for_each(|room| {
-            self.rooms.remove(room);
-            self.owed.remove(room);
-        });
+        for room in gained.into_iter().chain(again) {
+            let mut follower = self.before.remove(&room).unwrap_or_else(|| Follower::new(self.shared.node));
+            follower.hold(self.heard_until);
+            self.reader.want(&room);
+            self.rooms.insert(room, follower);
+        }
+        given_up.iter().for_each(|room| drop(self.rooms.remove(room)));
         Ok(())
-    }
-
-    fn tell_begun(&mut self, permit: mpsc::Permit<'_, Heard>) {
-        if let Some(room) = self.owed.iter().next().cloned() {
-            self.owed.remove(&room);
-            permit.send(Heard::Begun(room));
-        }
     }
 
     fn channels(&self, rooms: &[RoomId]) -> Vec<String> {
         rooms.iter().map(|room| self.shared.room_channel(room)).collect()
     }
 
-    /// Looks after the probe that went out before, and sends the next.
-    fn next_probe(&self, before: Option<oneshot::Receiver<()>>) -> Result<Option<oneshot::Receiver<()>>, Lost> {
-        if before.is_some_and(|mut probe| probe.try_recv().is_err()) {
+    /// Looks after the probes that went out before, and sends the next.
+    fn next_probes(&self, before: Vec<oneshot::Receiver<()>>) -> Result<Vec<oneshot::Receiver<()>>, Lost> {
+        if before.into_iter().any(|mut probe| probe.try_recv().is_err()) {
             return Err(Lost::Probe);
         }
-        let Some(outgoing) = self.outgoing.upgrade() else { return Ok(None) };
-        let (message, back) = self.shared.new_probe();
+        let Some(outgoing) = self.outgoing.upgrade() else { return Ok(Vec::new()) };
+        let (messages, back) = self.shared.new_probes();
         // A full queue is the publisher's trouble and says nothing about this connection.
-        Ok(outgoing.try_send(message).is_ok().then_some(back))
+        let are_sent = messages.into_iter().all(|message| outgoing.try_send(message).is_ok());
+        Ok(if are_sent { back } else { Vec::new() })
+    }
+
+    fn take_push(&mut self, push: PushInfo) -> Result<(), Lost> {
+        if push.kind == PushKind::Disconnection {
+            return Err(Lost::Closed);
+        }
+        if push.kind == PushKind::SUnsubscribe && self.is_subscribed(push.data.first()) {
+            return Err(Lost::Moved);
+        }
+        if let Some(message) = Msg::from_push_info(push) {
+            self.take(&message);
+        }
+        Ok(())
+    }
+
+    fn is_subscribed(&self, channel: Option<&Value>) -> bool {
+        let channel = channel.and_then(|channel| redis::from_redis_value_ref::<String>(channel).ok());
+        let room = channel.and_then(|channel| self.shared.room_of(&channel));
+        room.is_some_and(|room| self.rooms.contains_key(&room))
     }
 
     fn take(&mut self, message: &Msg) {
         let channel = message.get_channel_name();
-        if channel == self.shared.own_channel {
+        if channel.starts_with(&self.shared.own_channel) {
+            self.heard_until = Some(Instant::now());
             return self.shared.probe_came_back(message.get_payload_bytes());
         }
         // What was on its way when the last viewer left is wanted by nobody.
-        let Some(room) = self.shared.room_of(channel).filter(|room| self.rooms.contains(room)) else { return };
-        match codec::decode(&room, message.get_payload_bytes()) {
-            Ok(batch) if batch.node == self.shared.node || self.is_known(&batch) => {}
-            Ok(Batch { comments, .. }) => {
-                let count = comments.len() as u64;
-                self.shared.metrics.relay_received.inc_by(count);
-                // Never waits: behind this is an unbounded queue of the driver, which would grow instead.
-                let is_dropped = self.owed.contains(&room)
-                    || self.heard.try_send(Heard::Comments(Envelope { room: room.clone(), comments })).is_err();
-                if is_dropped {
-                    self.shared.metrics.relay_missed.inc_by(count);
-                    self.owed.insert(room);
-                }
-            }
+        let Some(room) = self.shared.room_of(channel) else { return };
+        let Some(follower) = self.rooms.get_mut(&room) else { return };
+        let entry = match entry(&room, message.get_payload_bytes()) {
+            Ok(entry) => entry,
             Err(error) => {
                 self.shared.metrics.relay_unreadable.inc();
                 tracing::debug!(%error, "a message on the relay cannot be read");
+                return;
             }
+        };
+        // Never waits: behind this is an unbounded queue of the driver, which would grow instead.
+        let Ok(permit) = self.heard.try_reserve() else {
+            self.shared.metrics.relay_missed.inc_by(entry.message.count());
+            follower.miss(&entry);
+            return self.reader.want(&room);
+        };
+        match follower.take(entry) {
+            Step::Nothing => {}
+            Step::Give(comments) => permit.send(self.shared.received(room, comments)),
+            Step::Lost(since) => permit.send(Heard::Begun { room, since: Some(since) }),
+            Step::Read => self.reader.want(&room),
         }
     }
 
-    /// Whether a message was had before; if not, it is from now on.
-    fn is_known(&mut self, batch: &Batch) -> bool {
-        if self.seen.len() >= MAX_NODES && !self.seen.contains_key(&batch.node) {
-            // After a thousand restarts somewhere: at worst one batch that is published again right now comes twice.
-            self.seen.clear();
+    /// Gives on what was read of one room's stream, and tells how it joins what was given before.
+    fn give_read(&mut self, mut permits: mpsc::PermitIterator<'_, Heard>) {
+        let Some((room, read)) = self.reader.next_read() else { return };
+        let Some(follower) = self.rooms.get_mut(&room) else { return };
+        let filled = match read {
+            Some(read) => follower.fill(read),
+            None => Some(follower.go_on()),
+        };
+        let Some(Filled { comments, bridge, lost_since, is_due }) = filled else {
+            return self.reader.want(&room);
+        };
+        if is_due {
+            self.reader.want(&room);
         }
-        let last = self.seen.entry(batch.node).or_default();
-        let is_known = batch.seq <= *last;
-        *last = batch.seq.max(*last);
-        is_known
+        self.shared.count_read(bridge, comments.len());
+        let begun = match (bridge, lost_since) {
+            (Bridge::Whole, None) => Heard::Resumed(room.clone()),
+            (_, since) => Heard::Begun { room: room.clone(), since },
+        };
+        if !comments.is_empty()
+            && let Some(permit) = permits.next()
+        {
+            permit.send(self.shared.received(room, comments));
+        }
+        if let Some(permit) = permits.next() {
+            permit.send(begun);
+        }
     }
+}
+
+fn entry(room: &RoomId, published: &[u8]) -> Result<Entry, CodecError> {
+    let (id, message) = codec::unstamp(published)?;
+    Ok(Entry { id, message: codec::decode(room, message)? })
 }

@@ -4,6 +4,8 @@ pub mod follower;
 pub mod mongod;
 pub mod proxy;
 pub mod redis;
+mod redis_groups;
+pub mod relay;
 pub mod server;
 pub mod storm;
 pub mod viewer;

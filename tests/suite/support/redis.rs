@@ -12,6 +12,8 @@ use tokio::time::{Instant, sleep};
 pub struct RedisServer {
     port: u16,
     password: Option<&'static str>,
+    /// More of the command line.
+    args: Vec<String>,
     dir: TempDir,
     child: Option<Child>,
 }
@@ -23,11 +25,19 @@ impl RedisServer {
     }
 
     pub async fn start_with(password: Option<&'static str>) -> Self {
+        Self::start_as(password, &[]).await
+    }
+
+    pub(super) async fn start_as_sentinel() -> Self {
+        Self::start_as(None, &["--sentinel"]).await
+    }
+
+    pub(super) async fn start_as(password: Option<&'static str>, args: &[&str]) -> Self {
         // Between finding a free port and Redis taking it another process may be faster.
         for _ in 0..5 {
             let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-            let dir = tempfile::tempdir().unwrap();
-            let mut server = Self { port, password, dir, child: None };
+            let (dir, args) = (tempfile::tempdir().unwrap(), args.iter().map(|&arg| arg.to_owned()).collect());
+            let mut server = Self { port, password, args, dir, child: None };
             if server.resume().await {
                 return server;
             }
@@ -39,7 +49,15 @@ impl RedisServer {
     pub async fn resume(&mut self) -> bool {
         let program = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let mut command = Command::new(&program);
-        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        if self.args.iter().any(|arg| arg == "--sentinel") {
+            // It keeps there what it is told.
+            let file = self.dir.path().join("sentinel.conf");
+            std::fs::write(&file, "").unwrap();
+            command.arg(file);
+        } else {
+            command.args(["--save", "", "--appendonly", "no"]);
+        }
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]).args(&self.args);
         command.arg("--dir").arg(self.dir.path()).stdout(Stdio::null()).stderr(Stdio::null());
         command.args(self.password.iter().flat_map(|password| ["--requirepass", password]));
         let child = command.spawn().unwrap_or_else(|error| {
@@ -73,6 +91,10 @@ impl RedisServer {
         assert!(Command::new("kill").args(["-STOP", &id]).status().unwrap().success());
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn url(&self) -> String {
         self.url_at(self.port)
     }
@@ -88,15 +110,15 @@ impl RedisServer {
     pub async fn behind_cable(&self) -> (String, Cable) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = self.url_at(listener.local_addr().unwrap().port());
-        let cut = watch::Sender::new(0);
-        let (server, cuts) = (self.port, cut.clone());
+        let state = watch::Sender::new(State::default());
+        let (server, states) = (self.port, state.clone());
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let Ok(far) = tokio::net::TcpStream::connect(("127.0.0.1", server)).await else { continue };
-                tokio::spawn(carry(near, far, cuts.subscribe()));
+                tokio::spawn(carry(near, far, states.subscribe()));
             }
         });
-        (url, Cable { cut })
+        (url, Cable { state })
     }
 }
 
@@ -106,30 +128,56 @@ impl Drop for RedisServer {
     }
 }
 
+/// What a cable does with the connections over it.
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// Connections from before the last cut carry nothing.
+    cuts: u32,
+    /// Nothing goes from the server to the client: it waits, or, where it is lost, for good.
+    is_stopped: bool,
+    is_losing: bool,
+}
+
 pub struct Cable {
-    cut: watch::Sender<u32>,
+    state: watch::Sender<State>,
 }
 
 impl Cable {
-    /// From now on the connections that stand carry nothing and stay open; new ones work.
+    /// From now on the connections that stand carry nothing and stay open; new ones work, and everything does again.
     pub fn cut(&self) {
-        self.cut.send_modify(|cuts| *cuts += 1);
+        self.state.send_modify(|state| *state = State { cuts: state.cuts + 1, ..State::default() });
+    }
+
+    /// What the server sends is not taken from it for now, or is again.
+    pub fn stop(&self, is_stopped: bool) {
+        self.state.send_modify(|state| state.is_stopped = is_stopped);
+    }
+
+    /// What the server sends from now on is lost, until the cable is cut.
+    pub fn lose_answers(&self) {
+        self.state.send_modify(|state| state.is_losing = true);
     }
 }
 
-async fn carry(mut near: tokio::net::TcpStream, mut far: tokio::net::TcpStream, mut cuts: watch::Receiver<u32>) {
+async fn carry(mut near: tokio::net::TcpStream, mut far: tokio::net::TcpStream, mut states: watch::Receiver<State>) {
     let (mut up, mut down) = ([0; 4096], [0; 4096]);
+    let begun = states.borrow().cuts;
     loop {
+        let state = *states.borrow_and_update();
+        if state.cuts > begun {
+            break;
+        }
         tokio::select! {
             read = near.read(&mut up) => match read {
-                Ok(1..) => far.write_all(&up[..read.unwrap()]).await.unwrap(),
+                Ok(1..) => if far.write_all(&up[..read.unwrap()]).await.is_err() { return },
                 _ => return,
             },
-            read = far.read(&mut down) => match read {
-                Ok(1..) => near.write_all(&down[..read.unwrap()]).await.unwrap(),
+            read = far.read(&mut down), if !state.is_stopped => match read {
+                Ok(_) if state.is_losing => {}
+                Ok(1..) => if near.write_all(&down[..read.unwrap()]).await.is_err() { return },
                 _ => return,
             },
-            _ = cuts.changed() => break,
+            _ = states.changed() => {}
         }
     }
     // Holds both ends open until the test is over.
