@@ -209,6 +209,14 @@ impl Hub {
         self.inner.parts.queue.close().await;
     }
 
+    /// Waits until the rooms' ticks have shown every comment that was accepted before, to the viewers here and to the
+    /// relay. Cancellation-safe.
+    pub async fn shown(&self) {
+        for room in self.inner.rooms.all() {
+            room.shown().await;
+        }
+    }
+
     /// Whether comments are taken.
     #[must_use]
     pub fn is_open(&self) -> bool {

@@ -32,7 +32,11 @@ pub async fn serve(config: Config) -> Result<ExitCode> {
     let shutdown = Shutdown::default();
     let app = App::start(config, Clock::system(), shutdown.clone()).await?;
     let hub = app.hub();
-    on_signal(shutdown, deadline, move || {
+    let announce = {
+        let shutdown = shutdown.clone();
+        move || shutdown.announce(deadline)
+    };
+    on_signal(shutdown, announce, move || {
         eprintln!("danmakud: a second signal; {} accepted comments are not stored", hub.ledger().unsettled());
         say(&format!("ledger: {}", hub.ledger()));
     })?;
@@ -52,19 +56,23 @@ pub async fn serve(config: Config) -> Result<ExitCode> {
     Ok(ExitCode::from(if is_lost || !has_closed_all { FAILED } else { OK }))
 }
 
-/// Begins the shutdown at the first signal; the second says its last words and ends the process at once.
-fn on_signal(shutdown: Shutdown, within: Duration, last_words: impl Fn() + Send + 'static) -> Result<()> {
+/// Has the shutdown announced or begun at the first signal; the second says its last words and ends the process at once.
+fn on_signal(
+    shutdown: Shutdown,
+    stop: impl Fn() + Send + 'static,
+    last_words: impl Fn() + Send + 'static,
+) -> Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot listen for signals")?;
     let runtime = tokio::runtime::Handle::current();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
-            if shutdown.has_begun() {
+            if shutdown.is_announced() {
                 last_words();
                 std::process::exit(FAILED.into());
             }
             // Timers need the runtime.
             let _guard = runtime.enter();
-            shutdown.begin(within);
+            stop();
         }
     })?;
     Ok(())
@@ -76,7 +84,11 @@ fn on_signal(shutdown: Shutdown, within: Duration, last_words: impl Fn() + Send 
 /// When it could not begin.
 pub async fn replay(args: ReplayArgs) -> Result<ExitCode> {
     let stop = Shutdown::default();
-    on_signal(stop.clone(), ANSWERS, || eprintln!("danmakud: a second signal, no report"))?;
+    let begin = {
+        let stop = stop.clone();
+        move || stop.begin(ANSWERS)
+    };
+    on_signal(stop.clone(), begin, || eprintln!("danmakud: a second signal, no report"))?;
     let report = replay_command(args, &stop).await?;
     Ok(ExitCode::from(if report.is_clean() { OK } else { FAILED }))
 }

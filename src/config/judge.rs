@@ -51,6 +51,7 @@ pub(super) fn judge(merged: &Merged) -> Result<Config, ConfigError> {
         store: store(merged)?,
         redis: redis(merged)?,
         shutdown_deadline: merged.time("shutdown.deadline", &raw.shutdown.deadline, SECOND, DAY)?,
+        shutdown_grace: merged.time("shutdown.grace", &raw.shutdown.grace, Duration::ZERO, DAY)?,
         log: log(merged)?,
         hub,
     };
@@ -266,6 +267,25 @@ fn combinations_with_mongo(merged: &Merged, config: &Config, mongo: &MongoConfig
     Ok(())
 }
 
+/// The times of a stop follow each other before its deadline.
+fn times_of_a_stop(merged: &Merged, config: &Config) -> Result<(), ConfigError> {
+    let Config { shutdown_grace: grace, shutdown_deadline: deadline, .. } = config;
+    let spread = config.server.close_spread;
+    if spread >= *deadline {
+        let problem = "is not shorter than shutdown.deadline: sockets would be cut instead of closed";
+        return Err(merged.refuse_pair("shutdown.close_spread", "shutdown.deadline", problem));
+    }
+    if grace.saturating_add(spread) >= *deadline {
+        let [shown, spread, deadline] = [*grace, spread, *deadline].map(humantime::format_duration);
+        let problem = format!(
+            "{shown} and shutdown.close_spread, {spread}, are together not shorter than shutdown.deadline, {deadline}: \
+             sockets would be cut instead of closed"
+        );
+        return Err(merged.refuse_pair("shutdown.grace", "shutdown.deadline", problem));
+    }
+    Ok(())
+}
+
 /// Values that are right alone and wrong together.
 fn combinations(merged: &Merged, config: &Config) -> Result<(), ConfigError> {
     if let StoreConfig::Mongo(mongo) = &config.store {
@@ -294,10 +314,7 @@ fn combinations(merged: &Merged, config: &Config) -> Result<(), ConfigError> {
         );
         return Err(merged.refuse_pair("store.read_patience", "server.request_timeout", problem));
     }
-    if config.server.close_spread >= config.shutdown_deadline {
-        let problem = "is not shorter than shutdown.deadline: sockets would be cut instead of closed";
-        return Err(merged.refuse_pair("shutdown.close_spread", "shutdown.deadline", problem));
-    }
+    times_of_a_stop(merged, config)?;
     if config.redis.is_some() && matches!(config.store, StoreConfig::Embedded(_)) {
         let problem = "several nodes need a common store: set mongodb.uri as well";
         return Err(merged.refuse_pair("redis.url", "mongodb.uri", problem));

@@ -74,6 +74,8 @@ pub struct Config {
     pub redis: Option<RedisConfig>,
     /// How long a stop may take.
     pub shutdown_deadline: Duration,
+    /// How long of it everything is served as before, while the server says that it is not ready.
+    pub shutdown_grace: Duration,
     /// What is logged, and how.
     pub log: LogConfig,
 }

@@ -120,6 +120,8 @@ pub struct Room {
     overhang: Arc<AtomicUsize>,
     audience: Audience,
     dirty: Notify,
+    /// Wakes who waits for the tick to have shown something.
+    ticked: Notify,
     /// Done once the comments from before this life of the room were put in front of the ring.
     pub(crate) warmed: OnceCell<()>,
     /// Held while what other nodes accepted unheard is fetched, so that those who need it wait for one read.
@@ -159,6 +161,7 @@ impl Room {
             overhang: Arc::default(),
             audience: Audience::default(),
             dirty: Notify::new(),
+            ticked: Notify::new(),
             warmed: OnceCell::new(),
             mending: tokio::sync::Mutex::default(),
         }
@@ -214,12 +217,12 @@ impl Room {
         if let Some((uid, nonce)) = sender.mark {
             state.nonces.remember(uid, nonce, &posted);
         }
+        if self.ids.observer().is_some_and(|observer| observer.wants_unwatched()) {
+            fanout::ensure_running(self, &state);
+        }
         state.ring.push(Arc::clone(&posted), at);
         drop(state);
         self.dirty.notify_one();
-        if self.ids.observer().is_some_and(|observer| observer.wants_unwatched()) {
-            fanout::ensure_running(self);
-        }
         Ok(Ok(Published::Accepted(posted)))
     }
 
@@ -280,8 +283,8 @@ impl Room {
         // Still under the room's lock, so that an empty room cannot be dropped in between.
         let next = place.unwrap_or_else(|| state.ring.cut_end());
         let (seat, online) = Seat::take(self, Arc::new(Viewer::new(socket, taste, next)));
+        fanout::ensure_running(self, &state);
         drop(state);
-        fanout::ensure_running(self);
         Ok(Joined { seat, cursor, recent, is_resumed: place.is_some(), online })
     }
 
@@ -348,6 +351,18 @@ impl Room {
     pub fn announce(&self, frame: Bytes) {
         self.audience.announce(frame);
         self.dirty.notify_one();
+    }
+
+    /// Waits until the tick, if one runs, has shown what has come in by now. Cancellation-safe.
+    pub async fn shown(&self) {
+        let end = self.lock().ring.next();
+        loop {
+            let ticked = self.ticked.notified();
+            if self.audience.has_shown(end) {
+                return;
+            }
+            ticked.await;
+        }
     }
 
     /// Lets go of comments that have expired.

@@ -97,7 +97,7 @@ fn most_in_a_second(times: &[i64]) -> usize {
 /// A room that the test ticks.
 fn quiet_room(ring: usize) -> Arc<Room> {
     let room = registry(config(ring)).0.get_or_make(&room_id()).unwrap();
-    room.audience.set_ticking(true);
+    room.audience.begin_ticking(Seq::default());
     room
 }
 
@@ -303,7 +303,7 @@ fn who_comes_back_after_a_restart_is_held_to_its_rate_also_where_old_and_new_mee
 async fn a_clock_that_is_set_back_starves_no_viewer() {
     let (rooms, clock) = registry(config(1_000));
     let room = rooms.get_or_make(&room_id()).unwrap();
-    room.audience.set_ticking(true);
+    room.audience.begin_ticking(Seq::default());
     let (mut tick, socket) = (Tick::new(&room), FakeSocket::open());
     let _joined = enter(&room, &socket, 20, Begin::Newest);
     clock.set(Timestamp::from_millis(BEGUN));

@@ -53,7 +53,7 @@ impl Scene {
     fn new(ring: usize, socket: Arc<FakeSocket>) -> Self {
         let room = registry(config(ring)).0.get_or_make(&room_id()).unwrap();
         // The scene ticks itself.
-        room.audience.set_ticking(true);
+        room.audience.begin_ticking(Seq::default());
         let joined = enter(&room, &socket, Begin::Newest);
         let shown = room.lock().ring.next();
         Self { room, socket, joined, shown, owns: Vec::new(), delivered: Delivered::default(), news: None }
