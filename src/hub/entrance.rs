@@ -85,12 +85,12 @@ impl Hub {
             return (Begin::After(cursor), if has_expired { Missed::AtLeast(0) } else { Missed::Exactly(0) });
         };
         if self.is_cold() {
-            return (Begin::From(start), Missed::AtLeast(0));
+            return (Begin::From(start, cursor.given), Missed::AtLeast(0));
         }
         let before = oldest.unwrap_or(Position::END);
         // Asked before the store is: what is on its way there is not counted.
         let is_settled = self.is_settled(room.overhang());
-        let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.position, before, MOST_COUNTED));
+        let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.newest(), before, MOST_COUNTED));
         let missed = match counted.await {
             Ok(count) if count >= MOST_COUNTED || has_expired || !is_settled => Missed::AtLeast(count),
             Ok(count) => Missed::Exactly(count),
@@ -99,7 +99,7 @@ impl Hub {
                 Missed::AtLeast(0)
             }
         };
-        (Begin::From(start), missed)
+        (Begin::From(start, cursor.given), missed)
     }
 
     /// Puts what the store has of the room in front of its ring, once. A store that does not answer is done without.

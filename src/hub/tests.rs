@@ -22,7 +22,7 @@ fn put_earlier(scene: &Scene, n: u32) -> Vec<Comment> {
 }
 
 fn foreign(comment: &Comment) -> Cursor {
-    Cursor { epoch: Epoch(1), seq: Seq(5), position: comment.position() }
+    Cursor { epoch: Epoch(1), seq: Seq(5), position: comment.position(), given: None }
 }
 
 #[tokio::test(start_paused = true)]

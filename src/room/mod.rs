@@ -143,6 +143,7 @@ struct State {
 impl Room {
     fn new(id: RoomId, config: Arc<RoomConfig>, ids: Arc<Ids>, metrics: Arc<Metrics>, now: Timestamp) -> Self {
         let ring = Ring::new(ids.epoch(), config.ring, now);
+        let ring = if ids.observer().is_some() { ring.among_others() } else { ring };
         let state = State {
             ring,
             nonces: Nonces::default(),
@@ -265,16 +266,25 @@ impl Room {
         if state.is_retired {
             return Err(Retired);
         }
-        let place = match begin {
-            Begin::Newest => None,
-            Begin::From(place) => Some(place),
-            Begin::After(cursor) => Some(state.resume(&cursor).unwrap_or_else(|| state.ring.start())),
+        let (place, had) = match begin {
+            Begin::Newest => (None, None),
+            Begin::From(place, had) => (Some(place), had),
+            Begin::After(cursor) => {
+                let place = state.resume(&cursor).unwrap_or_else(|| state.ring.start());
+                // What it had here stands before its place.
+                (Some(place), cursor.given.filter(|_| !state.ring.knows(&cursor)))
+            }
         };
-        let cursor = match begin {
-            Begin::After(cursor) if place < Some(state.ring.cut_end()) => cursor,
-            Begin::From(place) if place < state.ring.cut_end() => state.ring.cursor_before(place),
+        let mut cursor = match begin {
+            // With its own it may come back here and be known for what it had elsewhere.
+            Begin::After(cursor) if place < Some(state.ring.cut_end()) || had.is_some() => cursor,
+            Begin::From(place, _) if place < state.ring.cut_end() => state.ring.cursor_before(place),
             _ => state.ring.cursor(),
         };
+        // It may have had more than this node has heard.
+        if let (Some(given), Some(had)) = (&mut cursor.given, &had) {
+            given.join(had);
+        }
         let recent = if place.is_some() { Vec::new() } else { state.ring.latest(self.config.recent) };
         if taste.tier.is_some() {
             state.ring.thin();
@@ -282,7 +292,7 @@ impl Room {
         state.last_used = Instant::now();
         // Still under the room's lock, so that an empty room cannot be dropped in between.
         let next = place.unwrap_or_else(|| state.ring.cut_end());
-        let (seat, online) = Seat::take(self, Arc::new(Viewer::new(socket, taste, next)));
+        let (seat, online) = Seat::take(self, Arc::new(Viewer::new(socket, taste, next, had)));
         fanout::ensure_running(self, &state);
         drop(state);
         Ok(Joined { seat, cursor, recent, is_resumed: place.is_some(), online })

@@ -159,7 +159,7 @@ async fn a_connection_that_breaks_before_its_first_frame_resumes_without_loss() 
     until_had(&socket, 1).await;
 
     let start = room.lock().ring.start();
-    let lost = enter(&room, &FakeSocket::open(), Begin::From(start));
+    let lost = enter(&room, &FakeSocket::open(), Begin::From(start, None));
     let socket = FakeSocket::open();
     enter(&room, &socket, Begin::After(lost.cursor)).seat.open();
     assert_eq!(socket.places(), [start.0]);

@@ -305,7 +305,7 @@ fn who_begins_in_the_middle_of_a_batch_gets_the_rest_of_it() {
     scene.tick();
     let socket = FakeSocket::open();
     let start = scene.room.lock().ring.start();
-    let joined = enter(&scene.room, &socket, Begin::From(start.plus(2)));
+    let joined = enter(&scene.room, &socket, Begin::From(start.plus(2), None));
     assert_eq!(joined.cursor.seq, start.plus(1));
     joined.seat.open();
     assert_eq!(socket.places(), [start.0 + 2, start.0 + 3]);
