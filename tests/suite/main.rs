@@ -19,6 +19,7 @@ mod places;
 mod protocol;
 mod redis_relay;
 mod resume;
+mod rolling;
 mod rooms;
 mod slow;
 mod smoke;
