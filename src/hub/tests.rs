@@ -420,3 +420,15 @@ async fn who_comes_back_after_the_retention_is_told_that_more_may_be_missing() {
     let (entrance, _socket) = scene.join(Some(foreign(&seen))).await;
     assert_eq!(entrance.missed, Missed::AtLeast(0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_room_of_several_nodes_with_more_than_its_ring_holds_is_warmed_and_misses_nothing() {
+    let scene = Scene::with(config(100), 1000, true);
+    let earlier = put_earlier(&scene, 250);
+    let (entrance, _socket) = scene.join(None).await;
+    scene.hub.hear(Heard::Begun(room_id()));
+    let (second, _socket) = scene.join(None).await;
+    assert_eq!((entrance.joined.recent.len(), second.joined.recent.len()), (50, 50));
+    let (back, socket) = scene.join(Some(foreign(&earlier[240]))).await;
+    assert_eq!((back.missed, socket.places().len()), (Missed::Exactly(0), 9));
+}

@@ -22,6 +22,9 @@ const UNNOTICED: Duration = Duration::from_secs(10);
 /// A mended hole is left alone for this long, so that a crowd that joins costs one read a second and not one each.
 const MEND_EVERY: Duration = Duration::from_secs(1);
 
+/// How long a read of the store may take, as far as the ring is concerned.
+const READ_WITHIN: Duration = Duration::from_secs(2);
+
 /// Comments of other nodes that the ring may lack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hole {
@@ -29,12 +32,14 @@ pub(super) struct Hole {
     since: Timestamp,
     /// Since when other nodes are heard again.
     heard_from: Option<Timestamp>,
+    /// Others were heard before, and no look into the store has come after that.
+    has_lapsed: bool,
 }
 
 impl Hole {
     /// Nothing is heard from this moment on.
     pub(super) fn deaf_from(since: Timestamp) -> Self {
-        Self { since, heard_from: None }
+        Self { since, heard_from: None, has_lapsed: false }
     }
 }
 
@@ -52,25 +57,25 @@ pub struct Fetched {
 impl Room {
     /// Notes that comments of other nodes are not heard any more.
     pub fn go_deaf(&self, now: Timestamp) {
-        let mut state = self.lock();
-        let since = state.hole.map_or(now, |hole| hole.since);
-        state.hole = Some(Hole::deaf_from(since));
+        self.lock().open_hole(now, None);
     }
 
     /// Notes that comments of other nodes are heard from now on, and that some from before may be missing.
     pub fn begin_hearing(&self, now: Timestamp) {
-        let mut state = self.lock();
-        let since = state.hole.map_or(now, |hole| hole.since);
-        state.hole = Some(Hole { since, heard_from: Some(now) });
+        self.lock().open_hole(now, Some(now));
     }
 
     /// From when on the store should be asked for what other nodes accepted unheard. `None` when nothing is missing, or
     /// this was just done.
     #[must_use]
     pub fn hole(&self, now: Timestamp) -> Option<Timestamp> {
-        let hole = self.lock().hole?;
+        let state = self.lock();
+        let hole = state.hole?;
         let is_due = hole.since.plus(MEND_EVERY) <= now || hole.heard_from.is_some_and(|from| hole.since <= from);
-        is_due.then(|| hole.since.minus(UNNOTICED))
+        // What has left the ring in order was given, and would count as missed; so would what leaves it meanwhile.
+        let oldest = state.ring.whole_from().plus(READ_WITHIN).min(hole.since);
+        let not_before = if hole.has_lapsed { Timestamp::MIN } else { oldest };
+        is_due.then(|| hole.since.minus(UNNOTICED).max(not_before))
     }
 
     /// Whether comments of other nodes are not heard.
@@ -107,7 +112,7 @@ impl Room {
         // Whoever joins next gets them among the recent ones.
         state.ring.cut();
         let is_closed = hole.heard_from.is_some_and(|from| from.plus(SETTLING) <= at);
-        state.hole = (!is_closed).then_some(Hole { since: at.max(hole.since), ..hole });
+        state.hole = (!is_closed).then_some(Hole { since: at.max(hole.since), has_lapsed: false, ..hole });
         drop(state);
         self.dirty.notify_one();
     }
@@ -124,6 +129,13 @@ impl State {
     /// Since when comments of other nodes are heard; see [`Snapshot::hears_since`](super::Snapshot::hears_since).
     pub(super) fn hears_since(&self) -> Timestamp {
         self.hole.map_or(Timestamp::MIN, |hole| hole.heard_from.unwrap_or(Timestamp::MAX))
+    }
+
+    /// Notes that something may be missing from now on, or from before if it was already.
+    fn open_hole(&mut self, now: Timestamp, heard_from: Option<Timestamp>) {
+        let since = self.hole.map_or(now, |hole| hole.since);
+        let has_lapsed = self.hole.is_none_or(|hole| hole.has_lapsed || hole.heard_from.is_some());
+        self.hole = Some(Hole { since, heard_from, has_lapsed });
     }
 
     /// Removes those that the ring has.
