@@ -5,6 +5,7 @@
 //! right. Every module gets its own part, never the whole.
 
 mod address;
+mod combinations;
 mod judge;
 mod layers;
 mod raw;
