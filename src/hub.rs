@@ -8,6 +8,7 @@ mod flight;
 mod hearing;
 mod history;
 mod housekeeping;
+mod strays;
 #[cfg(test)]
 mod testing;
 

@@ -57,7 +57,10 @@ impl Hub {
             let is_mended = self.mend(&room).await;
             let (begin, mut missed) = match since {
                 None => (Begin::Newest, Missed::Exactly(0)),
-                Some(cursor) => self.begin_after(&room, cursor).await,
+                Some(cursor) => {
+                    self.greet_from_elsewhere(&room, &cursor);
+                    self.begin_after(&room, cursor).await
+                }
             };
             // A room that was dropped during these waits is made anew, and then has to be warmed anew.
             let Ok(mut joined) = room.join(Arc::clone(&socket), taste.clone(), begin) else { continue };

@@ -10,10 +10,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::error;
 
-use super::{Room, State};
 use super::batch::Batch;
 use super::pace::Pace;
 use super::viewer::{Delivered, Viewer};
+use super::{Room, State};
 use crate::model::{Posted, RoomId, Seq};
 
 /// After so many viewers a tick lets other tasks of its core run.

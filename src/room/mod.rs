@@ -13,6 +13,7 @@ mod pace;
 mod registry;
 mod ring;
 mod seat;
+mod strays;
 #[cfg(test)]
 pub(crate) mod testing;
 mod thin;
@@ -43,6 +44,7 @@ use fanout::Audience;
 use hearing::Hole;
 use nonces::Nonces;
 use registry::Ids;
+use strays::Strays;
 
 /// What every room of a server has in common.
 #[derive(Clone, Debug)]
@@ -138,6 +140,8 @@ struct State {
     is_retired: bool,
     /// What other nodes accepted unheard; none on a node that is alone.
     hole: Option<Hole>,
+    /// What other nodes stored and did not pass on.
+    strays: Option<Strays>,
 }
 
 impl Room {
@@ -151,6 +155,7 @@ impl Room {
             last_id: CommentId::MIN,
             last_used: Instant::now(),
             is_retired: false,
+            strays: None,
             hole: ids.observer().is_some().then(|| Hole::deaf_from(now)),
         };
         Self {

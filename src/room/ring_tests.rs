@@ -239,7 +239,11 @@ fn a_glimpse_is_shown_and_no_more_until_all_is_put_in_front() {
     let ids: Vec<_> = twin.all.iter().map(|comment| comment.id).collect();
     assert_eq!(texts(&twin), [ids[0], ids[2], ids[3]]);
     let position = twin.all[2].position();
-    assert_eq!(twin.ring.resume(&Cursor { epoch: OTHER, seq: Seq(3), position, given: None }), None, "nobody resumes from it");
+    assert_eq!(
+        twin.ring.resume(&Cursor { epoch: OTHER, seq: Seq(3), position, given: None }),
+        None,
+        "nobody resumes from it"
+    );
     twin.check();
     assert!(twin.ring.prepend(twin.all[..3].to_vec(), true));
     assert_eq!((texts(&twin), twin.ring.has_glimpse()), (ids, false));

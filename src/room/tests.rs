@@ -307,6 +307,21 @@ async fn a_quiet_room_delivers_at_once_and_a_busy_one_in_batches() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_waits_for_what_has_come_in_to_be_shown_waits_for_the_tick_and_not_without_one() {
+    let room = room();
+    room.shown().await;
+    let socket = FakeSocket::open();
+    let joined = enter(&room, &socket, Begin::Newest);
+    joined.seat.open();
+    room.shown().await;
+    for n in 1..20 {
+        say(&room, BEGUN);
+        room.shown().await;
+        assert_eq!(socket.places().len(), n);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_tick_ends_when_nobody_is_there_and_starts_again() {
     let room = room();
     for n in 1..4 {

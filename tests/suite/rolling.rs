@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::support::mongod::ReplicaSet;
-use super::support::redis::RedisServer;
+use super::support::redis::{Cable, RedisServer};
 use super::support::server::{NO_LIMITS, PATIENCE, Server, Start, until};
 use super::support::viewer::{Seen, Viewer};
 
@@ -58,8 +58,12 @@ impl Addresses {
 struct Cluster {
     nodes: Vec<Option<Server>>,
     addresses: Addresses,
-    flags: Vec<String>,
+    mongodb: String,
+    /// Redis, as each node reaches it.
+    redis: [String; NODES],
     folders: Vec<TempDir>,
+    /// What the first node reaches it by.
+    cable: Cable,
     _redis: RedisServer,
 }
 
@@ -67,10 +71,12 @@ impl Cluster {
     async fn start(database: &str) -> Self {
         let redis = RedisServer::start().await;
         let mongodb = ReplicaSet::shared().await.uri(None).replace("/?", &format!("/{database}?"));
-        let flags = ["--mongodb", &mongodb, "--redis", &redis.url()].map(str::to_owned).to_vec();
+        let (behind, cable) = redis.behind_cable().await;
+        let urls = [behind, redis.url(), redis.url()];
         let folders = (0..NODES).map(|_| tempfile::tempdir().unwrap()).collect();
         let nodes = (0..NODES).map(|_| None).collect();
-        let mut cluster = Self { nodes, addresses: Addresses::default(), flags, folders, _redis: redis };
+        let addresses = Addresses::default();
+        let mut cluster = Self { nodes, addresses, mongodb, redis: urls, folders, cable, _redis: redis };
         for node in 0..NODES {
             cluster.begin(node).await;
         }
@@ -79,7 +85,7 @@ impl Cluster {
 
     /// Starts a node, and waits until it is ready.
     async fn begin(&mut self, node: usize) {
-        let flags: Vec<_> = self.flags.iter().map(String::as_str).collect();
+        let flags = ["--mongodb", &self.mongodb, "--redis", &self.redis[node]];
         let server = Start::in_folder(self.folders[node].path()).config(NO_LIMITS).config(STOP).args(&flags).run();
         until("the node is ready", async || server.request("GET", "/readyz", "").await.0 == 200).await;
         self.addresses.set(node, Some(server.address));
@@ -150,6 +156,12 @@ struct Promised {
     stored: HashSet<String>,
 }
 
+impl Promised {
+    fn of(&mut self, level: &str) -> &mut HashSet<String> {
+        if level == "stored" { &mut self.stored } else { &mut self.accepted }
+    }
+}
+
 /// Says something now and then, on another node when the one before does not take it, until told to stop. What was not
 /// answered is not said again.
 async fn say_on(
@@ -176,12 +188,12 @@ async fn say_on(
         loop {
             match viewer.see().await {
                 Seen::Frame(frame) if frame["nonce"] == json!(text) => {
-                    match (frame["type"].as_str(), level) {
-                        (Some("ack"), "stored") => promised.stored.insert(text),
-                        (Some("ack"), _) => promised.accepted.insert(text),
-                        _ => frame["code"] == "going_away" || panic!("{frame}"),
-                    };
-                    acks.add_permits(1);
+                    if frame["type"] == "ack" {
+                        promised.of(level).insert(text);
+                        acks.add_permits(1);
+                    } else {
+                        assert_eq!(frame["code"], "going_away", "{frame}");
+                    }
                     break;
                 }
                 Seen::Frame(_) => {}
@@ -269,4 +281,17 @@ async fn a_node_killed_under_load_takes_nothing_stored_with_it_and_doubles_nothi
     }
     let moves = load.end(|promised| promised.stored).await;
     assert!(moves >= VIEWERS / NODES, "some had to go on elsewhere: {moves}");
+}
+
+#[tokio::test]
+async fn what_a_killed_node_had_stored_and_not_passed_on_reaches_the_viewers_of_the_others() {
+    let mut cluster = Cluster::start("rolling_strays").await;
+    let load = Load::begin(&cluster.addresses).await;
+    // Twelve seconds: by then the others have heard each other for so long that they look into the store no more.
+    load.go_on(2200).await;
+    cluster.cable.cut();
+    load.go_on(100).await;
+    cluster.kill(0);
+    load.go_on(100).await;
+    load.end(|promised| promised.stored).await;
 }
