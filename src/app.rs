@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, error, info, warn};
 
 use crate::admission::Admission;
@@ -40,6 +40,7 @@ pub struct App {
     pub address: SocketAddr,
     hub: Hub,
     shutdown: Shutdown,
+    grace: Duration,
     store: Arc<dyn CommentStore>,
     relay: Arc<dyn Relay>,
     write_path: WritePath,
@@ -116,7 +117,7 @@ impl App {
             readiness: Readiness::default(),
         };
         let server = tokio::spawn(server::run(listener, doors));
-        Ok(Self { address, hub, shutdown, store, relay, write_path, server })
+        Ok(Self { address, hub, shutdown, grace: config.shutdown_grace, store, relay, write_path, server })
     }
 
     /// The account of all accepted comments.
@@ -125,12 +126,22 @@ impl App {
         self.hub.ledger()
     }
 
-    /// Waits for the shutdown to begin, then takes everything down within its deadline: intake off, what is queued into
-    /// the store, sockets told and closed over their window.
+    /// Waits for the shutdown to be announced, serves on for the time of grace, then takes everything down within the
+    /// deadline: intake off, what is queued into the store, sockets told and closed over their window, and what other
+    /// nodes have yet to hear to them.
     pub async fn drain(mut self) -> Farewell {
-        let deadline = self.shutdown.begun().await;
+        let deadline = self.shutdown.announced().await;
+        if !self.grace.is_zero() {
+            info!(grace = ?self.grace, "about to stop: not ready any more, and serving on until then");
+        }
+        tokio::select! {
+            biased; // who begins a stop without announcing it has no time of grace
+            _ = self.shutdown.begun() => {}
+            () = sleep(self.grace) => {}
+        }
         info!("stopping: no more comments are taken, what is queued goes to the store");
         self.hub.close_intake().await;
+        self.shutdown.begin(deadline.saturating_duration_since(Instant::now()));
         let (is_flushed, closed) =
             tokio::join!(self.write_path.drain(deadline), timeout_at(deadline, &mut self.server));
         if !is_flushed {
@@ -151,7 +162,11 @@ impl App {
                 self.store.close().await;
             }
         };
-        let goodbyes = async { tokio::join!(self.relay.close(), close_store) };
+        let close_relay = async {
+            self.hub.shown().await;
+            self.relay.close().await;
+        };
+        let goodbyes = async { tokio::join!(close_relay, close_store) };
         if timeout_at(deadline, goodbyes).await.is_err() {
             info!("the deadline came before the last connections were closed in order");
         }

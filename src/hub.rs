@@ -8,6 +8,7 @@ mod flight;
 mod hearing;
 mod history;
 mod housekeeping;
+mod strays;
 #[cfg(test)]
 mod testing;
 
@@ -218,6 +219,14 @@ impl Hub {
     /// Takes no more comments. Returns once none is being taken any more.
     pub async fn close_intake(&self) {
         self.inner.parts.queue.close().await;
+    }
+
+    /// Waits until the rooms' ticks have shown every comment that was accepted before, to the viewers here and to the
+    /// relay. Cancellation-safe.
+    pub async fn shown(&self) {
+        for room in self.inner.rooms.all() {
+            room.shown().await;
+        }
     }
 
     /// Whether comments are taken.

@@ -34,14 +34,18 @@ pub async fn serve(config: Config) -> Result<ExitCode> {
     let (shutdown, metrics) = (Shutdown::default(), Arc::new(Metrics::default()));
     let account = metrics.account.clone();
     // Before the start, which may have to wait for others.
-    on_signal(shutdown.clone(), deadline, move || {
+    let announce = {
+        let shutdown = shutdown.clone();
+        move || shutdown.announce(deadline)
+    };
+    on_signal(shutdown.clone(), announce, move || {
         let ledger = account.read();
         eprintln!("danmakud: a second signal; {} accepted comments are not stored", ledger.unsettled());
         say(&format!("ledger: {ledger}"));
     })?;
     let app = tokio::select! {
         biased; // a stop goes before the start
-        _ = shutdown.begun() => return Ok(say_farewell(Farewell::before_serving(&metrics))),
+        _ = shutdown.announced() => return Ok(say_farewell(Farewell::before_serving(&metrics))),
         app = App::start(config, Clock::system(), shutdown.clone(), Arc::clone(&metrics)) => app?,
     };
     say(&format!("listening on http://{}", app.address));
@@ -64,19 +68,23 @@ fn say_farewell(Farewell { ledger, is_journaled, has_closed_all }: Farewell) -> 
     ExitCode::from(if is_lost || !has_closed_all { FAILED } else { OK })
 }
 
-/// Begins the shutdown at the first signal; the second says its last words and ends the process at once.
-fn on_signal(shutdown: Shutdown, within: Duration, last_words: impl Fn() + Send + 'static) -> Result<()> {
+/// Has the shutdown announced or begun at the first signal; the second says its last words and ends the process at once.
+fn on_signal(
+    shutdown: Shutdown,
+    stop: impl Fn() + Send + 'static,
+    last_words: impl Fn() + Send + 'static,
+) -> Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot listen for signals")?;
     let runtime = tokio::runtime::Handle::current();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
-            if shutdown.has_begun() {
+            if shutdown.is_announced() {
                 last_words();
                 std::process::exit(FAILED.into());
             }
             // Timers need the runtime.
             let _guard = runtime.enter();
-            shutdown.begin(within);
+            stop();
         }
     })?;
     Ok(())
@@ -88,7 +96,11 @@ fn on_signal(shutdown: Shutdown, within: Duration, last_words: impl Fn() + Send 
 /// When it could not begin.
 pub async fn replay(args: ReplayArgs) -> Result<ExitCode> {
     let stop = Shutdown::default();
-    on_signal(stop.clone(), ANSWERS, || eprintln!("danmakud: a second signal, no report"))?;
+    let begin = {
+        let stop = stop.clone();
+        move || stop.begin(ANSWERS)
+    };
+    on_signal(stop.clone(), begin, || eprintln!("danmakud: a second signal, no report"))?;
     let report = replay_command(args, &stop).await?;
     Ok(ExitCode::from(if report.is_clean() { OK } else { FAILED }))
 }

@@ -5,6 +5,7 @@
 //! right. Every module gets its own part, never the whole.
 
 mod address;
+mod combinations;
 mod judge;
 mod layers;
 mod raw;
@@ -74,6 +75,8 @@ pub struct Config {
     pub redis: Option<RedisConfig>,
     /// How long a stop may take.
     pub shutdown_deadline: Duration,
+    /// How long of it everything is served as before, while the server says that it is not ready.
+    pub shutdown_grace: Duration,
     /// What is logged, and how.
     pub log: LogConfig,
 }

@@ -115,6 +115,7 @@ section! {
 section! {
     RawShutdown {
         deadline: String = "30s".into(),
+        grace: String = "0s".into(),
         close_spread: String = "2s".into(),
         reconnect_after: String = "1s".into(),
     }

@@ -57,7 +57,10 @@ impl Hub {
             let is_mended = self.mend(&room).await;
             let (begin, mut missed) = match since {
                 None => (Begin::Newest, Missed::Exactly(0)),
-                Some(cursor) => self.begin_after(&room, cursor).await,
+                Some(cursor) => {
+                    self.greet_from_elsewhere(&room, &cursor);
+                    self.begin_after(&room, cursor).await
+                }
             };
             // A room that was dropped during these waits is made anew, and then has to be warmed anew.
             let Ok(mut joined) = room.join(Arc::clone(&socket), taste.clone(), begin) else { continue };
@@ -85,12 +88,12 @@ impl Hub {
             return (Begin::After(cursor), if has_expired { Missed::AtLeast(0) } else { Missed::Exactly(0) });
         };
         if self.is_cold() {
-            return (Begin::From(start), Missed::AtLeast(0));
+            return (Begin::From(start, cursor.given), Missed::AtLeast(0));
         }
         let before = oldest.unwrap_or(Position::END);
         // Asked before the store is: what is on its way there is not counted.
         let is_settled = self.is_settled(room.overhang());
-        let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.position, before, MOST_COUNTED));
+        let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.newest(), before, MOST_COUNTED));
         let missed = match counted.await {
             Ok(count) if count >= MOST_COUNTED || has_expired || !is_settled => Missed::AtLeast(count),
             Ok(count) => Missed::Exactly(count),
@@ -99,7 +102,7 @@ impl Hub {
                 Missed::AtLeast(0)
             }
         };
-        (Begin::From(start), missed)
+        (Begin::From(start, cursor.given), missed)
     }
 
     /// Puts what the store has of the room in front of its ring, once. A store that does not answer is done without.

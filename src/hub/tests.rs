@@ -22,7 +22,7 @@ fn put_earlier(scene: &Scene, n: u32) -> Vec<Comment> {
 }
 
 fn foreign(comment: &Comment) -> Cursor {
-    Cursor { epoch: Epoch(1), seq: Seq(5), position: comment.position() }
+    Cursor { epoch: Epoch(1), seq: Seq(5), position: comment.position(), given: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -434,4 +434,16 @@ async fn who_comes_back_after_the_retention_is_told_that_more_may_be_missing() {
     scene.pass(Duration::from_secs(2 * 3600));
     let (entrance, _socket) = scene.join(Some(foreign(&seen))).await;
     assert_eq!(entrance.missed, Missed::AtLeast(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_of_several_nodes_with_more_than_its_ring_holds_is_warmed_and_misses_nothing() {
+    let scene = Scene::with(config(100), 1000, true);
+    let earlier = put_earlier(&scene, 250);
+    let (entrance, _socket) = scene.join(None).await;
+    scene.hub.hear(Heard::Begun { room: room_id(), since: None });
+    let (second, _socket) = scene.join(None).await;
+    assert_eq!((entrance.joined.recent.len(), second.joined.recent.len()), (50, 50));
+    let (back, socket) = scene.join(Some(foreign(&earlier[240]))).await;
+    assert_eq!((back.missed, socket.places().len()), (Missed::Exactly(0), 9));
 }

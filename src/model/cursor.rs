@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use thiserror::Error;
 
+use super::given::{Given, MOST};
 use super::ids::{CommentId, Epoch, Seq, Timestamp};
 
 /// A comment's place in the order that every store and every node agrees on: by time, then by id.
@@ -34,12 +35,13 @@ impl Position {
     }
 }
 
-/// A reader's place: the last comment it has had, named twice.
+/// A reader's place: the last comment it has had, named twice, and on a node among others what it has had besides.
 ///
 /// `epoch` and `seq` are exact on the node and in the life of the room that gave them: the reader gets what follows
 /// `seq`, and what it missed can be counted. When the epoch differs (the server restarted, the room was evicted, the
-/// reader came from another node) the position by time and id takes over. Without the epoch a restarted server would
-/// read an old sequence number as its own, and comments would be skipped or doubled in silence.
+/// reader came from another node) what was `given` takes over, or without it the position by time and id. Without the
+/// epoch a restarted server would read an old sequence number as its own, and comments would be skipped or doubled in
+/// silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     /// The life of the room that `seq` counts in; 0 when the cursor was made from the store alone.
@@ -48,6 +50,8 @@ pub struct Cursor {
     pub seq: Seq,
     /// The last comment's position.
     pub position: Position,
+    /// What the reader has had, where the order of comments differs from node to node; `None` where all keep one order.
+    pub given: Option<Given>,
 }
 
 /// A text that no server of ours gave out as a cursor.
@@ -55,25 +59,42 @@ pub struct Cursor {
 #[error("not a cursor that this server gave out")]
 pub struct CursorError;
 
-const VERSION: u8 = 1;
-const LEN: usize = 1 + 8 + 8 + 8 + 12;
+/// The version without [`Cursor::given`], and the one with it.
+const ALONE: u8 = 1;
+const AMONG_OTHERS: u8 = 2;
+
+/// Bytes of a time and id, and of a cursor without and with all that was given.
+const POSITION: usize = 8 + 12;
+const LEN: usize = 1 + 8 + 8 + POSITION;
+const MOST_LEN: usize = LEN + 8 + MOST * POSITION;
 
 impl Cursor {
     /// A cursor that knows only a position, as a page from the store gives it.
     #[must_use]
     pub fn at(position: Position) -> Self {
-        Self { epoch: Epoch(0), seq: Seq(0), position }
+        Self { epoch: Epoch(0), seq: Seq(0), position, given: None }
     }
 
-    /// The opaque text for clients: base64url of version, epoch, seq, time (big-endian) and id; 50 characters.
+    /// The latest comment that the reader has had, by the time of comments and not by the order in which they came.
+    #[must_use]
+    pub fn newest(&self) -> Position {
+        let marks = self.given.iter().flat_map(Given::marks).copied();
+        marks.fold(self.position, Ord::max)
+    }
+
+    /// The opaque text for clients: base64url of version, epoch, seq, time (big-endian) and id, 50 characters; what was
+    /// given follows as the horizon and each mark's time and id.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let mut raw = [0u8; LEN];
-        raw[0] = VERSION;
-        raw[1..9].copy_from_slice(&self.epoch.0.to_be_bytes());
-        raw[9..17].copy_from_slice(&self.seq.0.to_be_bytes());
-        raw[17..25].copy_from_slice(&self.position.ts.millis().to_be_bytes());
-        raw[25..37].copy_from_slice(&self.position.id.bytes());
+        let mut raw = Vec::with_capacity(LEN);
+        raw.push(self.given.map_or(ALONE, |_| AMONG_OTHERS));
+        raw.extend(self.epoch.0.to_be_bytes());
+        raw.extend(self.seq.0.to_be_bytes());
+        write_position(&mut raw, self.position);
+        if let Some(given) = &self.given {
+            raw.extend(given.horizon().millis().to_be_bytes());
+            given.marks().iter().for_each(|mark| write_position(&mut raw, *mark));
+        }
         URL_SAFE_NO_PAD.encode(raw)
     }
 
@@ -83,24 +104,42 @@ impl Cursor {
     /// [`CursorError`] for any text that [`Cursor::to_text`] does not give.
     pub fn parse(text: &str) -> Result<Self, CursorError> {
         // The length is checked first so that a huge text costs nothing.
-        if text.len() != LEN.div_ceil(3) * 4 - (3 - LEN % 3) % 3 {
+        if text.len() > MOST_LEN.div_ceil(3) * 4 {
             return Err(CursorError);
         }
         let raw = URL_SAFE_NO_PAD.decode(text).map_err(|_| CursorError)?;
-        let (version, rest) = raw.split_first().ok_or(CursorError)?;
-        let (epoch, rest) = rest.split_first_chunk::<8>().ok_or(CursorError)?;
-        let (seq, rest) = rest.split_first_chunk::<8>().ok_or(CursorError)?;
-        let (ts, rest) = rest.split_first_chunk::<8>().ok_or(CursorError)?;
-        let id: [u8; 12] = rest.try_into().map_err(|_| CursorError)?;
-        if *version != VERSION {
-            return Err(CursorError);
-        }
-        Ok(Self {
-            epoch: Epoch(u64::from_be_bytes(*epoch)),
-            seq: Seq(u64::from_be_bytes(*seq)),
-            position: Position { ts: Timestamp::from_millis(i64::from_be_bytes(*ts)), id: CommentId::from_bytes(id) },
-        })
+        Self::read(&raw).ok_or(CursorError)
     }
+
+    fn read(raw: &[u8]) -> Option<Self> {
+        let (version, rest) = raw.split_first()?;
+        let (epoch, rest) = rest.split_first_chunk()?;
+        let (seq, rest) = rest.split_first_chunk()?;
+        let (position, rest) = rest.split_first_chunk()?;
+        let given = match (*version, rest.split_first_chunk()) {
+            (ALONE, None) if rest.is_empty() => None,
+            (AMONG_OTHERS, Some((horizon, rest))) => {
+                let (marks, rest) = rest.as_chunks();
+                let horizon = Timestamp::from_millis(i64::from_be_bytes(*horizon));
+                let is_whole = rest.is_empty() && marks.len() <= MOST;
+                Some(is_whole.then(|| Given::new(horizon, marks.iter().map(read_position)))?)
+            }
+            _ => return None,
+        };
+        let (epoch, seq) = (Epoch(u64::from_be_bytes(*epoch)), Seq(u64::from_be_bytes(*seq)));
+        Some(Self { epoch, seq, position: read_position(position), given })
+    }
+}
+
+fn write_position(raw: &mut Vec<u8>, Position { ts, id }: Position) {
+    raw.extend(ts.millis().to_be_bytes());
+    raw.extend(id.bytes());
+}
+
+fn read_position(raw: &[u8; POSITION]) -> Position {
+    let [a, b, c, d, e, f, g, h, id @ ..] = *raw;
+    let ts = Timestamp::from_millis(i64::from_be_bytes([a, b, c, d, e, f, g, h]));
+    Position { ts, id: CommentId::from_bytes(id) }
 }
 
 #[cfg(test)]
@@ -115,10 +154,19 @@ mod tests {
                 epoch: Epoch(epoch),
                 seq: Seq(seq),
                 position: Position { ts: Timestamp::from_millis(ts), id: CommentId::from_bytes(id) },
+                given: None,
             };
             let text = cursor.to_text();
             prop_assert_eq!(text.len(), 50);
             prop_assert_eq!(Cursor::parse(&text), Ok(cursor));
+        }
+
+        #[test]
+        fn so_does_what_was_given(horizon: i64, marks in prop::collection::vec((any::<i64>(), any::<[u8; 12]>()), 0..12)) {
+            let mark = |(ts, id)| Position { ts: Timestamp::from_millis(ts), id: CommentId::from_bytes(id) };
+            let given = Given::new(Timestamp::from_millis(horizon), marks.into_iter().map(mark));
+            let cursor = Cursor { given: Some(given), ..Cursor::at(Position::START) };
+            prop_assert_eq!(Cursor::parse(&cursor.to_text()), Ok(cursor));
         }
 
         #[test]

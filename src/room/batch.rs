@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::thin::Shares;
-use crate::model::{BatchEncoder, Cursor, Epoch, Format, FrameHead, Posted, Seq, Tier};
+use crate::model::{BatchEncoder, Cursor, Epoch, Format, FrameHead, Given, Posted, Seq, Tier, Timestamp};
 
 /// Most comments in a batch. It bounds a frame (256 comments of 300 bytes are 77 KB) and how far the ring overshoots its
 /// capacity, for a batch is dropped as a whole.
@@ -52,6 +52,22 @@ pub struct Batch {
     parts: Frames,
     /// What each tier gets; none while nobody has asked for less.
     shares: OnceLock<Box<Shares>>,
+    /// What a viewer was given that has had everything up to the end; none on a node that is alone.
+    given: Option<Box<Given>>,
+}
+
+/// Which comments of a batch are meant: those from a place on, but the ones that a viewer had on another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Which {
+    from: Seq,
+    /// A bit for each comment.
+    had: [u64; MAX_BATCH.div_ceil(64)],
+}
+
+impl Which {
+    fn has(&self, place: usize) -> bool {
+        self.had.get(place / 64).is_some_and(|bits| bits >> (place % 64) & 1 == 0)
+    }
 }
 
 /// What a viewer gets of a batch, and what it does not.
@@ -69,11 +85,17 @@ impl Portion {
 }
 
 impl Batch {
-    pub(super) fn new(epoch: Epoch, comments: Vec<Arc<Posted>>, shares: Option<Box<Shares>>) -> Self {
+    pub(super) fn new(
+        epoch: Epoch,
+        comments: Vec<Arc<Posted>>,
+        shares: Option<Box<Shares>>,
+        given: Option<Given>,
+    ) -> Self {
         debug_assert!(!comments.is_empty());
         let (others, parts) = (Frames::default(), Frames::default());
         let shares = shares.map_or_else(OnceLock::new, OnceLock::from);
-        Self { epoch, comments: comments.into(), usual: OnceLock::new(), others, parts, shares }
+        let given = given.map(Box::new);
+        Self { epoch, comments: comments.into(), usual: OnceLock::new(), others, parts, shares, given }
     }
 
     /// Settles what the tiers get, before the first viewer of any comes.
@@ -99,13 +121,54 @@ impl Batch {
         self.first().plus(self.comments.len())
     }
 
+    /// The moment of the earliest comment, which need not be the first.
+    pub(super) fn earliest(&self) -> Timestamp {
+        self.comments.iter().map(|posted| posted.comment.ts).min().unwrap_or(Timestamp::MAX)
+    }
+
+    /// The cursor on the last comment.
+    pub(super) fn cursor(&self) -> Option<Cursor> {
+        let last = self.comments.last()?;
+        let given = self.given.as_deref().copied();
+        Some(Cursor { epoch: self.epoch, seq: last.seq, position: last.comment.position(), given })
+    }
+
+    /// What a viewer was given that has had everything up to the end; none on a node that is alone.
+    pub(super) fn given(&self) -> Option<Given> {
+        self.given.as_deref().copied()
+    }
+
+    /// The comments from `from` on that a viewer lacks which has `had` this on another node.
+    pub(super) fn which(&self, from: Seq, had: Option<&Given>) -> Which {
+        let mut which = Which { from: from.max(self.first()), had: Default::default() };
+        for (place, posted) in had.iter().flat_map(|_| self.comments.iter().enumerate()) {
+            if had.is_some_and(|had| had.has(posted.comment.position()))
+                && let Some(bits) = which.had.get_mut(place / 64)
+            {
+                *bits |= 1 << (place % 64);
+            }
+        }
+        which
+    }
+
+    /// All comments.
+    pub(super) fn all(&self) -> Which {
+        self.which(self.first(), None)
+    }
+
+    /// Whether all comments are meant.
+    pub(super) fn is_whole(&self, which: &Which) -> bool {
+        *which == self.all()
+    }
+
     /// The ready-to-send bytes for a viewer of this taste that is in step, encoded by whoever asks
     /// first; empty when its tier gets nothing of this batch.
     pub fn frame(&self, taste: &Taste) -> &Bytes {
         let carried = self.share(taste).map_or(0, |(shares, tier)| shares.carried(tier));
-        let key = Key { kind: taste.kind(), from: self.first(), untold: carried };
+        let all = self.all();
+        let key = Key { kind: taste.kind(), which: all, untold: carried };
         let slot = if key.kind == 0 { &self.usual } else { self.others.slot(key, usize::MAX).unwrap_or(&self.usual) };
-        slot.get_or_init(|| self.encode(taste, 0, carried))
+        slot.get_or_init(|| self.encode(taste, &all, carried))
     }
 
     /// Whether the shared frame is right for a viewer that has had everything before this batch, but `untold` comments
@@ -114,28 +177,35 @@ impl Batch {
         self.share(taste).is_none_or(|(shares, tier)| shares.carried(tier) == untold)
     }
 
-    /// The frame for a viewer that is not in step, or begins in the middle of the batch, at `from`. Shared, as far as a
-    /// few of these are kept. Empty when it gets nothing.
-    pub(super) fn part(&self, taste: &Taste, from: Seq, untold: u64) -> Bytes {
-        let encode = || self.encode(taste, self.skipped(from), untold);
-        match self.parts.slot(Key { kind: taste.kind(), from, untold }, KEPT_PARTS) {
+    /// The frame for a viewer that is not in step, or lacks but these comments of the batch. Shared, as far as a few of
+    /// these are kept. Empty when it gets nothing.
+    pub(super) fn part(&self, taste: &Taste, which: Which, untold: u64) -> Bytes {
+        let encode = || self.encode(taste, &which, untold);
+        match self.parts.slot(Key { kind: taste.kind(), which, untold }, KEPT_PARTS) {
             Some(slot) => slot.get_or_init(encode).clone(),
             None => encode(),
         }
     }
 
-    /// What a viewer of this taste gets of the comments from `from` on.
-    pub(super) fn portion(&self, taste: &Taste, from: Seq) -> Portion {
-        let skipped = self.skipped(from);
-        let all = (self.comments.len() - skipped) as u64;
-        let comments = match self.share(taste) {
-            None => all,
-            Some((shares, tier)) if skipped == 0 => shares.count(tier),
-            Some((shares, tier)) => {
-                (skipped..self.comments.len()).filter(|place| shares.has(tier, *place)).count() as u64
-            }
-        };
-        Portion { comments, left_out: all - comments }
+    /// What a viewer of this taste gets of these comments.
+    pub(super) fn portion(&self, taste: &Taste, which: &Which) -> Portion {
+        if let Some((shares, tier)) = self.share(taste).filter(|_| self.is_whole(which)) {
+            return self.portion_of(shares.count(tier), self.comments.len());
+        }
+        let comments = self.places(which).filter(|place| self.is_taken(taste, *place)).count() as u64;
+        self.portion_of(comments, self.places(which).count())
+    }
+
+    fn portion_of(&self, comments: u64, of: usize) -> Portion {
+        Portion { comments, left_out: of as u64 - comments }
+    }
+
+    fn places(&self, which: &Which) -> impl Iterator<Item = usize> {
+        (self.skipped(which.from)..self.comments.len()).filter(|place| which.has(*place))
+    }
+
+    fn is_taken(&self, taste: &Taste, place: usize) -> bool {
+        self.share(taste).is_none_or(|(shares, tier)| shares.has(tier, place))
     }
 
     /// How many comments stand before `from`.
@@ -147,14 +217,12 @@ impl Batch {
         Some((self.shares.get()?.as_ref(), taste.tier?))
     }
 
-    fn encode(&self, taste: &Taste, skipped: usize, untold: u64) -> Bytes {
-        let share = self.share(taste);
-        let is_taken = |place| share.is_none_or(|(shares, tier)| shares.has(tier, place));
-        let from = self.comments.iter().enumerate().skip(skipped);
-        let comments: Vec<_> = from.filter(|(place, _)| is_taken(*place)).map(|(_, posted)| posted).collect();
-        match cursor_at(self.epoch, self.comments.last()) {
+    fn encode(&self, taste: &Taste, which: &Which, untold: u64) -> Bytes {
+        let taken = self.places(which).filter(|place| self.is_taken(taste, *place));
+        let comments: Vec<_> = taken.filter_map(|place| self.comments.get(place)).collect();
+        match self.cursor() {
             Some(cursor) if !comments.is_empty() => {
-                let left_out = (self.comments.len() - skipped - comments.len()) as u64;
+                let left_out = (self.places(which).count() - comments.len()) as u64;
                 let left_out = taste.tier.map(|_| untold + left_out);
                 taste.encoder.comments(&FrameHead { cursor, left_out }, &comments)
             }
@@ -179,7 +247,7 @@ struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     kind: usize,
-    from: Seq,
+    which: Which,
     untold: u64,
 }
 
@@ -196,9 +264,4 @@ impl Frames {
         }
         None
     }
-}
-
-/// The cursor on a comment.
-pub(super) fn cursor_at(epoch: Epoch, posted: Option<&Arc<Posted>>) -> Option<Cursor> {
-    posted.map(|posted| Cursor { epoch, seq: posted.seq, position: posted.comment.position() })
 }

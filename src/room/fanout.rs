@@ -10,10 +10,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::error;
 
-use super::Room;
 use super::batch::Batch;
 use super::pace::Pace;
 use super::viewer::{Delivered, Viewer};
+use super::{Room, State};
 use crate::model::{Posted, RoomId, Seq};
 
 /// After so many viewers a tick lets other tasks of its core run.
@@ -48,6 +48,8 @@ struct Seats {
     /// What all viewers are to get with the next tick, the latest of it.
     news: Option<Bytes>,
     is_ticking: bool,
+    /// The place after the last comment that the tick has shown.
+    shown: Seq,
 }
 
 impl Seats {
@@ -106,9 +108,21 @@ impl Audience {
         }
     }
 
-    /// Notes that a tick runs, or does not; gives how it was before.
-    pub(super) fn set_ticking(&self, is_ticking: bool) -> bool {
-        std::mem::replace(&mut self.lock().is_ticking, is_ticking)
+    /// Notes that a tick runs, which has yet to show what stands at `from`; gives false, and changes nothing, when one
+    /// does already.
+    pub(super) fn begin_ticking(&self, from: Seq) -> bool {
+        let mut seats = self.lock();
+        if !seats.is_ticking {
+            (seats.is_ticking, seats.shown) = (true, from);
+            return true;
+        }
+        false
+    }
+
+    /// Whether no tick has yet to show what stands before `end`.
+    pub(super) fn has_shown(&self, end: Seq) -> bool {
+        let seats = self.lock();
+        !seats.is_ticking || seats.shown >= end
     }
 
     #[cfg(test)]
@@ -122,14 +136,11 @@ impl Audience {
     }
 }
 
-/// Starts the room's tick unless it runs.
-pub(super) fn ensure_running(room: &Arc<Room>) {
-    // Both under the room's lock: who comes in between would be taken for somebody who has had what was cut since.
-    let state = room.lock();
+/// Starts the room's tick unless it runs; `state` is the room's. What is cut already it takes for shown, so a comment that
+/// it is to show comes in while the room is still locked: in between, somebody who resumes could cut it.
+pub(super) fn ensure_running(room: &Arc<Room>, state: &State) {
     let from = state.ring.cut_end();
-    let is_running = room.audience.set_ticking(true);
-    drop(state);
-    if !is_running {
+    if room.audience.begin_ticking(from) {
         tokio::spawn(Tick::new(room, from).run(Arc::downgrade(room)));
     }
 }
@@ -207,6 +218,8 @@ impl Tick {
         let mut seats = room.audience.lock();
         let is_over = seats.len() == 0 && state.ring.next() == self.shown;
         seats.is_ticking &= !is_over;
+        drop((state, seats));
+        room.ticked.notify_waiters();
         is_over
     }
 
@@ -232,6 +245,8 @@ impl Tick {
         }
         write(room, &self.viewers, 0..share, &show).await;
         others.join_all().await;
+        room.audience.lock().shown = self.shown;
+        room.ticked.notify_waiters();
         self.pace.ticked(begun, comments, begun.elapsed());
     }
 

@@ -22,6 +22,9 @@ const UNNOTICED: Duration = Duration::from_secs(10);
 /// A mended hole is left alone for this long, so that a crowd that joins costs one read a second and not one each.
 const MEND_EVERY: Duration = Duration::from_secs(1);
 
+/// How long a read of the store may take, as far as the ring is concerned.
+const READ_WITHIN: Duration = Duration::from_secs(2);
+
 /// How a room hears the other nodes. One that is alone hears all there is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Hearing {
@@ -29,6 +32,8 @@ pub(super) struct Hearing {
     deaf_since: Option<Timestamp>,
     /// What is missing from before hearing began.
     hole: Option<Hole>,
+    /// Others were heard before something went missing, and no look into the store has come after that.
+    has_lapsed: bool,
     /// Whether the relay was told of the room and has answered: it can go on where hearing ended.
     is_followed: bool,
 }
@@ -61,9 +66,15 @@ impl Hearing {
         }
     }
 
+    fn go_deaf(&mut self, now: Timestamp) {
+        self.has_lapsed |= self.deaf_since.is_none();
+        self.deaf_since.get_or_insert(now);
+    }
+
     fn begin(&mut self, now: Timestamp, since: Option<Timestamp>) {
         let since = self.lacks_since().into_iter().chain(since).fold(now, Timestamp::min);
-        *self = Self { deaf_since: None, hole: Some(Hole { since, heard_from: now }), is_followed: true };
+        let has_lapsed = self.has_lapsed || self.deaf_since.is_none();
+        *self = Self { deaf_since: None, hole: Some(Hole { since, heard_from: now }), has_lapsed, is_followed: true };
     }
 }
 
@@ -81,7 +92,7 @@ pub struct Fetched {
 impl Room {
     /// Notes that comments of other nodes are not heard any more.
     pub fn go_deaf(&self, now: Timestamp) {
-        self.lock().hearing.deaf_since.get_or_insert(now);
+        self.lock().hearing.go_deaf(now);
     }
 
     /// Notes that nobody asks for comments of other nodes any more: hearing will begin anew and not go on.
@@ -111,10 +122,14 @@ impl Room {
     /// this was just done.
     #[must_use]
     pub fn hole(&self, now: Timestamp) -> Option<Timestamp> {
-        let hearing = self.lock().hearing;
+        let state = self.lock();
+        let hearing = &state.hearing;
         let since = hearing.lacks_since()?;
         let is_first = hearing.deaf_since.is_none() && hearing.hole.is_some_and(|hole| hole.since <= hole.heard_from);
-        (is_first || since.plus(MEND_EVERY) <= now).then(|| since.minus(UNNOTICED))
+        // What has left the ring in order was given, and would count as missed; so would what leaves it meanwhile.
+        let oldest = state.ring.whole_from().plus(READ_WITHIN).min(since);
+        let not_before = if hearing.has_lapsed { Timestamp::MIN } else { oldest };
+        (is_first || since.plus(MEND_EVERY) <= now).then(|| since.minus(UNNOTICED).max(not_before))
     }
 
     /// Whether comments of other nodes are not heard.
@@ -150,7 +165,8 @@ impl Room {
         }
         // Whoever joins next gets them among the recent ones.
         state.ring.cut();
-        let Hearing { deaf_since, hole, .. } = &mut state.hearing;
+        let Hearing { deaf_since, hole, has_lapsed, .. } = &mut state.hearing;
+        *has_lapsed = false;
         *deaf_since = deaf_since.map(|since| at.max(since));
         let is_open = |hole: &Hole| hole.heard_from.plus(SETTLING) > at;
         *hole = hole.filter(is_open).map(|hole| Hole { since: at.max(hole.since), ..hole });

@@ -13,6 +13,7 @@ mod pace;
 mod registry;
 mod ring;
 mod seat;
+mod strays;
 #[cfg(test)]
 pub(crate) mod testing;
 mod thin;
@@ -43,6 +44,7 @@ use fanout::Audience;
 use hearing::Hearing;
 use nonces::Nonces;
 use registry::Ids;
+use strays::Strays;
 
 /// What every room of a server has in common.
 #[derive(Clone, Debug)]
@@ -120,6 +122,8 @@ pub struct Room {
     overhang: Arc<AtomicUsize>,
     audience: Audience,
     dirty: Notify,
+    /// Wakes who waits for the tick to have shown something.
+    ticked: Notify,
     /// Done once the comments from before this life of the room were put in front of the ring.
     pub(crate) warmed: OnceCell<()>,
     /// Held while what other nodes accepted unheard is fetched, so that those who need it wait for one read.
@@ -135,11 +139,14 @@ struct State {
     last_used: Instant,
     is_retired: bool,
     hearing: Hearing,
+    /// What other nodes stored and did not pass on.
+    strays: Option<Strays>,
 }
 
 impl Room {
     fn new(id: RoomId, config: Arc<RoomConfig>, ids: Arc<Ids>, metrics: Arc<Metrics>, now: Timestamp) -> Self {
         let ring = Ring::new(ids.epoch(), config.ring, now);
+        let ring = if ids.observer().is_some() { ring.among_others() } else { ring };
         let state = State {
             ring,
             nonces: Nonces::default(),
@@ -147,6 +154,7 @@ impl Room {
             last_id: CommentId::MIN,
             last_used: Instant::now(),
             is_retired: false,
+            strays: None,
             hearing: ids.observer().map_or_else(Hearing::default, |_| Hearing::not_yet(now)),
         };
         Self {
@@ -158,6 +166,7 @@ impl Room {
             overhang: Arc::default(),
             audience: Audience::default(),
             dirty: Notify::new(),
+            ticked: Notify::new(),
             warmed: OnceCell::new(),
             mending: tokio::sync::Mutex::default(),
         }
@@ -213,12 +222,12 @@ impl Room {
         if let Some((uid, nonce)) = sender.mark {
             state.nonces.remember(uid, nonce, &posted);
         }
+        if self.ids.observer().is_some_and(|observer| observer.wants_unwatched()) {
+            fanout::ensure_running(self, &state);
+        }
         state.ring.push(Arc::clone(&posted), at);
         drop(state);
         self.dirty.notify_one();
-        if self.ids.observer().is_some_and(|observer| observer.wants_unwatched()) {
-            fanout::ensure_running(self);
-        }
         Ok(Ok(Published::Accepted(posted)))
     }
 
@@ -261,16 +270,25 @@ impl Room {
         if state.is_retired {
             return Err(Retired);
         }
-        let place = match begin {
-            Begin::Newest => None,
-            Begin::From(place) => Some(place),
-            Begin::After(cursor) => Some(state.resume(&cursor).unwrap_or_else(|| state.ring.start())),
+        let (place, had) = match begin {
+            Begin::Newest => (None, None),
+            Begin::From(place, had) => (Some(place), had),
+            Begin::After(cursor) => {
+                let place = state.resume(&cursor).unwrap_or_else(|| state.ring.start());
+                // What it had here stands before its place.
+                (Some(place), cursor.given.filter(|_| !state.ring.knows(&cursor)))
+            }
         };
-        let cursor = match begin {
-            Begin::After(cursor) if place < Some(state.ring.cut_end()) => cursor,
-            Begin::From(place) if place < state.ring.cut_end() => state.ring.cursor_before(place),
+        let mut cursor = match begin {
+            // With its own it may come back here and be known for what it had elsewhere.
+            Begin::After(cursor) if place < Some(state.ring.cut_end()) || had.is_some() => cursor,
+            Begin::From(place, _) if place < state.ring.cut_end() => state.ring.cursor_before(place),
             _ => state.ring.cursor(),
         };
+        // It may have had more than this node has heard.
+        if let (Some(given), Some(had)) = (&mut cursor.given, &had) {
+            given.join(had);
+        }
         let recent = if place.is_some() { Vec::new() } else { state.ring.latest(self.config.recent) };
         if taste.tier.is_some() {
             state.ring.thin();
@@ -278,9 +296,9 @@ impl Room {
         state.last_used = Instant::now();
         // Still under the room's lock, so that an empty room cannot be dropped in between.
         let next = place.unwrap_or_else(|| state.ring.cut_end());
-        let (seat, online) = Seat::take(self, Arc::new(Viewer::new(socket, taste, next)));
+        let (seat, online) = Seat::take(self, Arc::new(Viewer::new(socket, taste, next, had)));
+        fanout::ensure_running(self, &state);
         drop(state);
-        fanout::ensure_running(self);
         Ok(Joined { seat, cursor, recent, is_resumed: place.is_some(), online })
     }
 
@@ -347,6 +365,18 @@ impl Room {
     pub fn announce(&self, frame: Bytes) {
         self.audience.announce(frame);
         self.dirty.notify_one();
+    }
+
+    /// Waits until the tick, if one runs, has shown what has come in by now. Cancellation-safe.
+    pub async fn shown(&self) {
+        let end = self.lock().ring.next();
+        loop {
+            let ticked = self.ticked.notified();
+            if self.audience.has_shown(end) {
+                return;
+            }
+            ticked.await;
+        }
     }
 
     /// Lets go of comments that have expired.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::batch::{Batch, Portion};
-use crate::model::{Seq, Socket};
+use crate::model::{Given, Seq, Socket};
 
 /// Most parts of one vectored write; also how many batches a catch-up takes out of the ring at a time.
 pub(super) const PARTS: usize = 16;
@@ -35,6 +35,8 @@ pub(super) struct Outgoing {
     pub(super) next: Seq,
     /// Comments before it that were left out and of which no frame has told yet.
     pub(super) untold: u64,
+    /// What it had of another node, until nothing of that can come here any more.
+    pub(super) had: Option<Box<Given>>,
     /// Frames of its own, behind the frame that is half-way out, if any.
     pub(super) own: VecDeque<Bytes>,
     /// How much of the first of them is out.
@@ -60,13 +62,14 @@ pub(super) enum Phase {
 }
 
 impl Outgoing {
-    /// One that has had everything before `next`; comments wait.
-    pub(super) fn new(socket: Arc<dyn Socket>, next: Seq) -> Self {
+    /// One that has had everything before `next`, and what it `had` of another node; comments wait.
+    pub(super) fn new(socket: Arc<dyn Socket>, next: Seq, had: Option<Given>) -> Self {
         Self {
             socket: Some(socket),
             phase: Phase::Held,
             next,
             untold: 0,
+            had: had.map(Box::new),
             own: VecDeque::new(),
             offset: 0,
             own_bytes: 0,
@@ -132,6 +135,9 @@ impl Outgoing {
     pub(super) fn pass(&mut self, batch: &Batch, portion: Portion) {
         self.next = batch.end();
         self.untold = portion.untold_after(self.untold);
+        if self.had.as_ref().is_some_and(|had| had.is_past(batch.earliest())) {
+            self.had = None;
+        }
     }
 
     /// Gives false, and queues nothing, when too much waits already, or nothing may follow any more.

@@ -97,7 +97,7 @@ fn most_in_a_second(times: &[i64]) -> usize {
 /// A room that the test ticks.
 fn quiet_room(ring: usize) -> Arc<Room> {
     let room = registry(config(ring)).0.get_or_make(&room_id()).unwrap();
-    room.audience.set_ticking(true);
+    room.audience.begin_ticking(Seq::default());
     room
 }
 
@@ -187,7 +187,7 @@ proptest! {
                     drop(state);
                     let begin = start.plus(at.index(usize::try_from(end.since(start)).unwrap() + 1));
                     let socket = FakeSocket::open();
-                    viewers.push((begin, enter(&room, &socket, rate, Begin::From(begin)), socket));
+                    viewers.push((begin, enter(&room, &socket, rate, Begin::From(begin, None)), socket));
                 }
                 Op::Skip(n) => room.lock().ring.skip(n),
                 Op::Allow(..) | Op::Advance(_) if viewers.is_empty() => {}
@@ -284,7 +284,7 @@ fn who_comes_back_after_a_restart_is_held_to_its_rate_also_where_old_and_new_mee
         let _first = is_thinned_first.then(|| enter(&room, &first, 5, Begin::Newest));
         (0..100).for_each(|n| drop(say(&room, BEGUN + n * 10)));
         let older: Vec<_> = (0..400).map(|n| test_comment("r", BEGUN - 4_000 + n * 10, 7, "x")).collect();
-        let cursor = Cursor { epoch: Epoch(1), seq: Seq(1), position: older[9].position() };
+        let cursor = Cursor { epoch: Epoch(1), seq: Seq(1), position: older[9].position(), given: None };
         assert!(room.prepend(older, true));
         let socket = FakeSocket::open();
         let joined = enter(&room, &socket, 5, Begin::After(cursor));
@@ -303,7 +303,7 @@ fn who_comes_back_after_a_restart_is_held_to_its_rate_also_where_old_and_new_mee
 async fn a_clock_that_is_set_back_starves_no_viewer() {
     let (rooms, clock) = registry(config(1_000));
     let room = rooms.get_or_make(&room_id()).unwrap();
-    room.audience.set_ticking(true);
+    room.audience.begin_ticking(Seq::default());
     let (mut tick, socket) = (Tick::new(&room), FakeSocket::open());
     let _joined = enter(&room, &socket, 20, Begin::Newest);
     clock.set(Timestamp::from_millis(BEGUN));
@@ -351,7 +351,7 @@ fn frames_of_every_kind_are_encoded_once_and_shared() {
             assert_eq!(encoder.encoded.load(Ordering::SeqCst), 1, "{format:?} at {rate}");
             // A crowd that comes back with one cursor, in the middle of the batch.
             let middle = room.lock().ring.cut_end().0 - 5;
-            let back: Vec<_> = (0..5).map(|_| join(Begin::From(Seq(middle)))).collect();
+            let back: Vec<_> = (0..5).map(|_| join(Begin::From(Seq(middle), None))).collect();
             assert!(back.iter().all(|viewer| viewer.seat.open() == Flow::Done));
             assert_eq!(encoder.encoded.load(Ordering::SeqCst), 2, "{format:?} at {rate}");
         }
@@ -370,7 +370,7 @@ fn who_tries_out_cursors_fills_no_memory() {
         for place in 1..100 {
             let taste = Taste::all(Arc::clone(&encoder) as _);
             let socket = FakeSocket::open();
-            let joined = room.join(Arc::clone(&socket) as _, taste, Begin::From(start.plus(place))).unwrap();
+            let joined = room.join(Arc::clone(&socket) as _, taste, Begin::From(start.plus(place), None)).unwrap();
             joined.seat.open();
             assert_eq!(told(&socket).len(), 1);
         }
@@ -408,7 +408,7 @@ fn what_is_left_out_of_comments_put_in_front_is_told_with_the_live_ones() {
     assert!(room.prepend(older, true));
     let socket = FakeSocket::open();
     let start = room.lock().ring.start();
-    let _joined = enter(&room, &socket, 1, Begin::From(start));
+    let _joined = enter(&room, &socket, 1, Begin::From(start, None));
     assert_eq!(account(&socket), [1, 9, 0]);
     assert_eq!(room.metrics.left_out.get(), 9, "and counted the same");
 }

@@ -147,6 +147,12 @@ impl Registry {
         self.len() == 0
     }
 
+    /// All rooms in memory.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Room>> {
+        self.rooms.iter().map(|room| Arc::clone(&room)).collect()
+    }
+
     /// All rooms that have viewers on this node.
     #[must_use]
     pub fn occupied(&self) -> Vec<Arc<Room>> {

@@ -6,12 +6,13 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::batch::{Batch, MAX_BATCH, cursor_at};
+use super::batch::{Batch, MAX_BATCH};
 use super::thin::{Shares, Thinner};
-use crate::model::{Comment, Cursor, Epoch, Position, Posted, Seq, Timestamp};
+use crate::model::{Comment, Cursor, Epoch, Given, Position, Posted, Seq, Timestamp};
 
 /// Where the numbering of a room begins: room below for what a later load from the store puts in front.
 const FIRST: Seq = Seq(1 << 32);
@@ -37,6 +38,9 @@ pub struct Ring {
     glimpse: Option<Vec<Arc<Posted>>>,
     /// Settles what viewers get who ask for fewer; none while there are none.
     thinner: Option<Box<Thinner>>,
+    /// What was given to who has had all that stood before the oldest comment here, and all there is; none on a node that
+    /// is alone, where the order of comments is that of their times.
+    given: Option<Box<(Given, Given)>>,
 }
 
 impl Ring {
@@ -56,7 +60,16 @@ impl Ring {
             may_prepend: true,
             glimpse: None,
             thinner: None,
+            given: None,
         }
+    }
+
+    /// The same on a node among others, whose comments come out of the order of their times.
+    #[must_use]
+    pub fn among_others(self) -> Self {
+        // What comes later and is older than the ring is what the store has, and who is here was given or told of that.
+        let before = Given::until(self.whole_from);
+        Self { given: Some(Box::new((before, before))), ..self }
     }
 
     /// The life of the room that the places count in.
@@ -83,6 +96,9 @@ impl Ring {
         if let Some(thinner) = &mut self.thinner {
             thinner.take(&posted, Some(at));
         }
+        if let Some(given) = &mut self.given {
+            given.1.add(posted.comment.position());
+        }
         self.next = self.next.plus(1);
         self.len += 1;
         self.open.push(posted);
@@ -107,6 +123,9 @@ impl Ring {
     fn drop_oldest(&mut self) {
         let Some(oldest) = self.batches.pop_front() else { return };
         self.len -= oldest.comments().len();
+        if let (Some(given), Some(by_its_end)) = (&mut self.given, oldest.given()) {
+            given.0 = by_its_end;
+        }
         self.may_prepend = false;
         // What it shows would stand before a hole.
         self.glimpse.iter_mut().for_each(Vec::clear);
@@ -137,7 +156,8 @@ impl Ring {
         if !self.open.is_empty() {
             let comments = std::mem::take(&mut self.open);
             let shares = self.thinner.as_mut().map(|thinner| thinner.cut());
-            self.batches.push_back(Arc::new(Batch::new(self.epoch, comments, shares)));
+            let given = self.given.as_ref().map(|given| given.1);
+            self.batches.push_back(Arc::new(Batch::new(self.epoch, comments, shares, given)));
         }
     }
 
@@ -171,8 +191,8 @@ impl Ring {
     /// The cursor on the last cut comment. While nothing is cut it stands before everything that will be.
     #[must_use]
     pub fn cursor(&self) -> Cursor {
-        let newest = self.batches.back().and_then(|batch| batch.comments().last());
-        cursor_at(self.epoch, newest).unwrap_or_else(|| self.cursor_before(self.cut_end()))
+        let newest = self.batches.back().and_then(|batch| batch.cursor());
+        newest.unwrap_or_else(|| self.cursor_before(self.cut_end()))
     }
 
     /// The cursor of a reader that has had, or was told of, everything before `place`.
@@ -183,12 +203,17 @@ impl Ring {
             Some(posted) => posted.comment.position().just_before(),
             None => self.iter().last().map_or_else(|| self.position_of_nothing(), |posted| posted.comment.position()),
         };
-        Cursor { epoch: self.epoch, seq: Seq(place.0.saturating_sub(1)), position }
+        let given = self.given.as_ref().map(|given| {
+            let mut given = given.0;
+            self.iter().take(skip).for_each(|posted| given.add(posted.comment.position()));
+            given
+        });
+        Cursor { epoch: self.epoch, seq: Seq(place.0.saturating_sub(1)), position, given }
     }
 
     /// Before everything that an empty ring will have.
     fn position_of_nothing(&self) -> Position {
-        Position { ts: self.whole_from.minus(std::time::Duration::from_millis(1)), ..Position::START }
+        Position { ts: self.whole_from.minus(Duration::from_millis(1)), ..Position::START }
     }
 
     /// Puts at most `limit` batches into `into`, beginning with the one that has the comment at `from`.
@@ -234,12 +259,14 @@ impl Ring {
             // A forged place ahead of ours must not wait for comments to come.
             return Some(Seq(cursor.seq.0.saturating_add(1)).min(self.cut_end()));
         }
-        if cursor.position.ts < self.whole_from
-            && self.iter().all(|posted| posted.comment.position() != cursor.position)
-        {
+        let newest = cursor.newest();
+        if newest.ts < self.whole_from && self.iter().all(|posted| posted.comment.position() != newest) {
             return None;
         }
-        let has_seen = |posted: &&Arc<Posted>| posted.comment.position() <= cursor.position;
+        let has_seen = |posted: &&Arc<Posted>| {
+            let position = posted.comment.position();
+            cursor.given.map_or(position <= cursor.position, |given| given.has(position))
+        };
         let seen = self.iter().take_while(has_seen).count();
         Some(self.start().plus(seen).min(self.cut_end()))
     }
@@ -270,13 +297,22 @@ impl Ring {
             let first = self.iter().next().map_or(Timestamp::MAX, |posted| posted.comment.ts);
             Thinner::before(first)
         });
+        let oldest = posted.first().map_or(self.whole_from, |posted| posted.comment.ts);
+        let before = Given::until(oldest.minus(Duration::from_millis(1)));
+        let mut given = self.given.as_ref().map(|_| before);
         let batch = |chunk: &[Arc<Posted>]| {
             let shares = thinner.as_mut().map(|thinner| shares_of(thinner, chunk));
-            Arc::new(Batch::new(self.epoch, chunk.to_vec(), shares))
+            if let Some(given) = &mut given {
+                chunk.iter().for_each(|posted| given.add(posted.comment.position()));
+            }
+            Arc::new(Batch::new(self.epoch, chunk.to_vec(), shares, given))
         };
         // Oldest first, as they are thinned.
         let batches: Vec<_> = posted.rchunks(MAX_BATCH).rev().map(batch).collect();
         self.len += posted.len();
+        if let Some(given) = self.given.as_mut().filter(|_| !posted.is_empty()) {
+            given.0 = before;
+        }
         batches.into_iter().rev().for_each(|batch| self.batches.push_front(batch));
         true
     }

@@ -112,14 +112,14 @@ impl Twin {
         let position = self.all[i].position();
         if is_here {
             let Some(posted) = i.checked_sub(self.before).map(|i| &self.pushed[i]) else { return };
-            let cursor = Cursor { epoch: EPOCH, seq: posted.seq, position };
+            let cursor = Cursor { epoch: EPOCH, seq: posted.seq, position, given: None };
             assert_eq!(self.ring.resume(&cursor), Some(posted.seq.plus(1).min(self.ring.cut_end())));
             return;
         }
         // As a room does it: the place may be among comments that are not cut yet.
         self.ring.cut();
         let here: Vec<_> = self.ring.iter().map(|posted| posted.comment.id).collect();
-        match self.ring.resume(&Cursor { epoch: OTHER, seq: Seq(3), position }) {
+        match self.ring.resume(&Cursor { epoch: OTHER, seq: Seq(3), position, given: None }) {
             None => assert!(!here.contains(&self.all[i].id), "a comment in the ring is where one can resume"),
             Some(place) => {
                 let skip = usize::try_from(place.since(self.ring.start())).unwrap();
@@ -239,7 +239,11 @@ fn a_glimpse_is_shown_and_no_more_until_all_is_put_in_front() {
     let ids: Vec<_> = twin.all.iter().map(|comment| comment.id).collect();
     assert_eq!(texts(&twin), [ids[0], ids[2], ids[3]]);
     let position = twin.all[2].position();
-    assert_eq!(twin.ring.resume(&Cursor { epoch: OTHER, seq: Seq(3), position }), None, "nobody resumes from it");
+    assert_eq!(
+        twin.ring.resume(&Cursor { epoch: OTHER, seq: Seq(3), position, given: None }),
+        None,
+        "nobody resumes from it"
+    );
     twin.check();
     assert!(twin.ring.prepend(twin.all[..3].to_vec(), true));
     assert_eq!((texts(&twin), twin.ring.has_glimpse()), (ids, false));

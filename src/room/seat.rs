@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::Room;
 use super::outgoing::Flow;
 use super::viewer::Viewer;
-use crate::model::{Cursor, Position, Posted, Seq};
+use crate::model::{Cursor, Given, Position, Posted, Seq};
 
 /// A viewer's place in the room, with what it should be told first. All of it is from one instant.
 #[derive(Debug)]
@@ -33,8 +33,9 @@ pub enum Begin {
     Newest,
     /// After this cursor.
     After(Cursor),
-    /// At this place: what lies between the viewer's cursor and here it has been told of.
-    From(Seq),
+    /// At this place: what lies between the viewer's cursor and here it has been told of. What it had of another node
+    /// besides it does not get once more.
+    From(Seq, Option<Given>),
 }
 
 /// Whether a cursor can be resumed from.

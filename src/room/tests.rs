@@ -159,7 +159,7 @@ async fn a_connection_that_breaks_before_its_first_frame_resumes_without_loss() 
     until_had(&socket, 1).await;
 
     let start = room.lock().ring.start();
-    let lost = enter(&room, &FakeSocket::open(), Begin::From(start));
+    let lost = enter(&room, &FakeSocket::open(), Begin::From(start, None));
     let socket = FakeSocket::open();
     enter(&room, &socket, Begin::After(lost.cursor)).seat.open();
     assert_eq!(socket.places(), [start.0]);
@@ -304,6 +304,21 @@ async fn a_quiet_room_delivers_at_once_and_a_busy_one_in_batches() {
     until_had(&socket, 101).await;
     let frames = socket.frames().into_iter().filter(|frame| matches!(frame, Frame::Comments(_))).count();
     assert!((25..60).contains(&frames), "{frames} frames for 500 ms of a busy room");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_what_has_come_in_to_be_shown_waits_for_the_tick_and_not_without_one() {
+    let room = room();
+    room.shown().await;
+    let socket = FakeSocket::open();
+    let joined = enter(&room, &socket, Begin::Newest);
+    joined.seat.open();
+    room.shown().await;
+    for n in 1..20 {
+        say(&room, BEGUN);
+        room.shown().await;
+        assert_eq!(socket.places().len(), n);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::Room;
 use super::batch::{Batch, Portion, Taste};
 use super::outgoing::{Flow, Outgoing, PARTS, Phase};
-use crate::model::{Seq, Socket};
+use crate::model::{Given, Seq, Socket};
 
 /// Answers that share a write wait for each other up to so many bytes, which one vectored write of small ones is below.
 const GATHERED_BYTES: usize = 16 * 1024;
@@ -61,9 +61,10 @@ impl std::fmt::Debug for Viewer {
 }
 
 impl Viewer {
-    /// A viewer that has had everything before `next`; comments wait until [`Viewer::open`].
-    pub(super) fn new(socket: Arc<dyn Socket>, taste: Taste, next: Seq) -> Self {
-        let outgoing = Outgoing::new(socket, next);
+    /// A viewer that has had everything before `next`, and what it `had` of another node; comments wait until
+    /// [`Viewer::open`].
+    pub(super) fn new(socket: Arc<dyn Socket>, taste: Taste, next: Seq, had: Option<Given>) -> Self {
+        let outgoing = Outgoing::new(socket, next, had);
         Self { taste, outgoing: Mutex::new(outgoing), blocked: Notify::new() }
     }
 
@@ -239,12 +240,13 @@ impl Viewer {
                 continue;
             }
             let Some(first) = run.first() else { return Flow::Done };
-            if out.next > first.first() || !first.is_in_step(&self.taste, out.untold) {
-                // It joined in the middle of this batch, as only a resume by position can, or was not told of the same
-                // comments before it: this one frame is its own.
-                let portion = first.portion(&self.taste, out.next);
+            let which = first.which(out.next, out.had.as_deref());
+            if !first.is_whole(&which) || !first.is_in_step(&self.taste, out.untold) {
+                // It joined in the middle of this batch, as only a resume by position can, had some of it on another
+                // node, or was not told of the same comments before it: this one frame is its own.
+                let portion = first.portion(&self.taste, &which);
                 if portion.comments > 0 {
-                    out.push_own(first.part(&self.taste, out.next, out.untold));
+                    out.push_own(first.part(&self.taste, which, out.untold));
                 }
                 out.pass(first, portion);
                 delivered.count(portion);
@@ -256,14 +258,16 @@ impl Viewer {
         }
     }
 
-    /// The batches at the beginning of a run whose shared frames are right for this viewer, which had `untold` before it.
-    fn in_step<'a>(&self, run: &'a [Arc<Batch>], mut untold: u64) -> &'a [Arc<Batch>] {
-        if self.taste.tier.is_none() {
+    /// The batches at the beginning of a run whose shared frames are right for this viewer, which had `untold` before it, and
+    /// `had` this on another node.
+    fn in_step<'a>(&self, run: &'a [Arc<Batch>], mut untold: u64, had: Option<&Given>) -> &'a [Arc<Batch>] {
+        if self.taste.tier.is_none() && had.is_none() {
             return run;
         }
         let is_out = |batch: &Arc<Batch>| {
-            let is_in_step = batch.is_in_step(&self.taste, untold);
-            untold = batch.portion(&self.taste, batch.first()).untold_after(untold);
+            let which = batch.which(batch.first(), had);
+            let is_in_step = batch.is_whole(&which) && batch.is_in_step(&self.taste, untold);
+            untold = batch.portion(&self.taste, &which).untold_after(untold);
             !is_in_step
         };
         let end = run.iter().position(is_out).unwrap_or(run.len());
@@ -272,7 +276,8 @@ impl Viewer {
 
     /// Writes batches straight from the shared frames, in one call. Goes on when the first [`PARTS`] of `run` are out.
     fn write_batches(&self, out: &mut Outgoing, run: &[Arc<Batch>], delivered: &mut Delivered) -> ControlFlow<Flow> {
-        let run = self.in_step(run.get(..PARTS.min(run.len())).unwrap_or_default(), out.untold);
+        let run = run.get(..PARTS.min(run.len())).unwrap_or_default();
+        let run = self.in_step(run, out.untold, out.had.as_deref());
         let mut parts = [IoSlice::new(&[]); PARTS];
         let mut total = 0;
         for (part, batch) in parts.iter_mut().zip(run) {
@@ -291,7 +296,7 @@ impl Viewer {
             if written == 0 && !frame.is_empty() {
                 return ControlFlow::Break(Flow::Blocked);
             }
-            let portion = batch.portion(&self.taste, batch.first());
+            let portion = batch.portion(&self.taste, &batch.all());
             out.pass(batch, portion);
             delivered.count(portion);
             if written < frame.len() {

@@ -53,7 +53,7 @@ impl Scene {
     fn new(ring: usize, socket: Arc<FakeSocket>) -> Self {
         let room = registry(config(ring)).0.get_or_make(&room_id()).unwrap();
         // The scene ticks itself.
-        room.audience.set_ticking(true);
+        room.audience.begin_ticking(Seq::default());
         let joined = enter(&room, &socket, Begin::Newest);
         let shown = room.lock().ring.next();
         Self { room, socket, joined, shown, owns: Vec::new(), delivered: Delivered::default(), news: None }
@@ -305,7 +305,7 @@ fn who_begins_in_the_middle_of_a_batch_gets_the_rest_of_it() {
     scene.tick();
     let socket = FakeSocket::open();
     let start = scene.room.lock().ring.start();
-    let joined = enter(&scene.room, &socket, Begin::From(start.plus(2)));
+    let joined = enter(&scene.room, &socket, Begin::From(start.plus(2), None));
     assert_eq!(joined.cursor.seq, start.plus(1));
     joined.seat.open();
     assert_eq!(socket.places(), [start.0 + 2, start.0 + 3]);

@@ -78,7 +78,7 @@ pub(super) async fn healthz() -> &'static str {
             (`going_away`)", body = crate::wire::ErrorView<'_>),
     ))]
 pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str, Problem> {
-    if state.doors.shutdown.has_begun() || !state.doors.hub.is_open() {
+    if state.doors.shutdown.is_announced() || !state.doors.hub.is_open() {
         return Err(Problem::going_away());
     }
     match state.doors.readiness.get() {

@@ -177,17 +177,22 @@ async fn clients_that_do_nothing_do_not_hold_up_the_end() {
 
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
-    for signal in ["TERM", "INT"] {
+    for (signal, config) in [("TERM", "close_spread = \"20s\""), ("INT", "grace = \"20s\"")] {
         let folder = tempfile::tempdir().unwrap();
-        let config = "[shutdown]\nclose_spread = \"20s\"";
+        let config = &format!("[shutdown]\n{config}");
         let server = Start::in_folder(folder.path()).config(NO_LIMITS).config(config).run();
         let mut viewers = Vec::new();
         for _ in 0..8 {
             viewers.push(Viewer::join(server.address, "r1", "").await);
         }
         viewers[0].say("n", "n", "stored").await;
+        until("it is ready", async || server.request("GET", "/readyz", "").await.0 == 200).await;
         server.signal("TERM");
-        until("it has begun", async || TcpStream::connect(server.address).await.is_err()).await;
+        if config.contains("grace") {
+            until("it is announced", async || server.request("GET", "/readyz", "").await.0 == 503).await;
+        } else {
+            until("it has begun", async || TcpStream::connect(server.address).await.is_err()).await;
+        }
         let begun = Instant::now();
         server.signal(signal);
         let end = server.end().await;
@@ -196,6 +201,32 @@ async fn a_second_signal_ends_at_once() {
         assert_eq!((end.code, end.ledger()), (Some(1), ledger), "{end:?}");
         assert!(end.stderr.contains("a second signal"), "{end:?}");
     }
+}
+
+#[tokio::test]
+async fn in_its_time_of_grace_a_server_says_that_it_goes_away_and_serves_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[shutdown]\ngrace = \"2s\"\nclose_spread = \"0s\"\ndeadline = \"10s\"";
+    let server = Start::in_folder(folder.path()).config(NO_LIMITS).config(config).run();
+    until("it is ready", async || server.request("GET", "/readyz", "").await.0 == 200).await;
+    let mut before = Viewer::join(server.address, "r1", "").await;
+    let begun = Instant::now();
+    server.signal("TERM");
+    until("it is not ready", async || server.request("GET", "/readyz", "").await.0 == 503).await;
+    let (_, head, body) = server.request("GET", "/readyz", "").await;
+    assert!(head.contains("retry-after: ") && body.contains("going_away"), "{head}{body}");
+    let mut during = Viewer::join(server.address, "r1", "").await;
+    assert_eq!(during.say("n", "late", "stored").await["type"], "ack");
+    assert_eq!(server.post("r1", "", &json!({"text": "posted"})).await.0, 201);
+    for viewer in [&mut before, &mut during] {
+        assert_eq!(viewer.texts(2).await, ["late", "posted"]);
+        let (code, frames) = viewer.closed().await;
+        assert_eq!((code, &frames.last().unwrap()["code"]), (Some(1001), &json!("going_away")));
+        assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+    let ledger = LastLine { accepted: 2, stored: 2, ..LastLine::default() };
+    let end = server.end().await;
+    assert_eq!((end.code, end.ledger()), (Some(0), ledger), "{end:?}");
 }
 
 /// Takes the store away under a server and stops it: 20 comments are stored, 30 come in after that.

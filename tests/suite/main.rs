@@ -24,6 +24,7 @@ mod redis_relay;
 mod redis_topologies;
 mod redis_trouble;
 mod resume;
+mod rolling;
 mod rooms;
 mod slow;
 mod smoke;
