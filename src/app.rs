@@ -14,7 +14,7 @@ use tracing::{debug, error, info, warn};
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::config::{Config, StoreConfig};
-use crate::hub::{Housekeeper, Hub, HubParts};
+use crate::hub::{Census, Housekeeper, Hub, HubParts};
 use crate::metrics::{Ledger, Metrics};
 use crate::relay::{Heard, Loopback, RedisRelay, Relay};
 use crate::server::{self, Doors, Readiness, Wheel};
@@ -26,6 +26,9 @@ use crate::wire;
 
 /// How often rooms are looked after.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
+
+/// How often rooms' viewers are counted, and told of it.
+const COUNTING: Duration = Duration::from_secs(5);
 
 /// How long a start waits for MongoDB when it need not: one that is there is prepared by then, and one that refuses for good
 /// is told at once.
@@ -106,7 +109,8 @@ impl App {
         if let Some(heard) = heard {
             tokio::spawn(pump(heard, hub.clone()));
         }
-        tokio::spawn(Housekeeper::new(hub.clone(), HOUSEKEEPING, wire::online).run(shutdown.clone()));
+        tokio::spawn(Housekeeper::new(hub.clone(), HOUSEKEEPING).run(shutdown.clone()));
+        tokio::spawn(Census::new(hub.clone(), COUNTING, wire::online).run(shutdown.clone()));
         let address = listener.local_addr()?;
         let doors = Doors {
             hub: hub.clone(),

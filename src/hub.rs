@@ -3,6 +3,7 @@
 //! The hub joins admission, rooms, write queue, store and relay; each of them knows only itself. It holds the promise
 //! that matters most: a comment is queued for the store before anybody sees it.
 
+mod census;
 mod entrance;
 mod flight;
 mod hearing;
@@ -15,6 +16,7 @@ mod testing;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+pub use census::{Census, Online};
 pub use entrance::{Entrance, Missed};
 pub use history::{HistoryError, PageAnswer, WindowAnswer};
 pub use housekeeping::Housekeeper;

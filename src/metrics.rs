@@ -155,6 +155,8 @@ metrics! {
     /// Times the relay's subscribing connection was lost, by reason: closed (by Redis, as when this node read too slowly),
     /// failed, no_answer, probe_missed, or moved (a slot of a cluster).
     relay_disconnects: Counters = "relay_disconnects";
+    /// Rooms whose numbers of viewers could not be exchanged with the other nodes, counted once for each attempt.
+    relay_counts_failed: Counter = "relay_counts_failed";
     /// Whether the relay's subscribing connection stands (0 or 1).
     relay_up: Gauge = "relay_up";
 }

@@ -52,7 +52,7 @@ impl Hub {
         loop {
             let room = self.inner.rooms.get_or_make(id).map_err(|full| self.no_room(full))?;
             // Heard first and read then, so that no comment of another node falls in between.
-            self.await_hearing(&room).await;
+            tokio::join!(self.await_hearing(&room), self.await_count(&room));
             self.warm(&room).await;
             let is_mended = self.mend(&room).await;
             let (begin, mut missed) = match since {

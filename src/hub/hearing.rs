@@ -19,7 +19,7 @@ use crate::room::{Fetched, Room, SETTLING, Snapshot};
 use crate::store::StoreError;
 
 /// How long a join waits for the relay; a subscription takes a round trip.
-const HEARING_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const HEARING_WITHIN: Duration = Duration::from_secs(1);
 
 /// Rooms that are mended at once, so that an outage's end is no flood for the store.
 const MENDED_AT_ONCE: usize = 16;
@@ -33,6 +33,11 @@ pub(super) struct Hearing {
 }
 
 impl Hearing {
+    /// Whether the relay did not answer when it was last waited for.
+    pub(super) fn is_away(&self) -> bool {
+        self.is_away.load(Ordering::Relaxed)
+    }
+
     fn rooms(&self) -> MutexGuard<'_, HashMap<RoomId, watch::Sender<bool>>> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +126,7 @@ impl Hub {
         self.tell_occupied(room);
         let is_heard = self.inner.hearing.rooms().get(room.id()).map(watch::Sender::subscribe);
         let Some(mut is_heard) = is_heard else { return };
-        if *is_heard.borrow_and_update() || self.inner.hearing.is_away.load(Ordering::Relaxed) {
+        if *is_heard.borrow_and_update() || self.inner.hearing.is_away() {
             return;
         }
         if timeout(HEARING_WITHIN, is_heard.wait_for(|is_heard| *is_heard)).await.is_err() {

@@ -4,7 +4,7 @@ use super::super::testing::{Scene, Told, tick};
 use super::*;
 use crate::hub::{Entrance, Housekeeper, Missed};
 use crate::model::{Comment, Cursor, test_comment};
-use crate::room::testing::{FakeSocket, Frame, config, own_frame, room_id};
+use crate::room::testing::{FakeSocket, Frame, config, room_id};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -40,8 +40,7 @@ async fn join(scene: &Scene, since: Option<Cursor>) -> (Entrance, Arc<FakeSocket
 }
 
 fn vacate(scene: &Scene) {
-    let online = |online| own_frame(u32::try_from(online).unwrap(), 0);
-    Housekeeper::new(scene.hub.clone(), MINUTE, online).run_once();
+    Housekeeper::new(scene.hub.clone(), MINUTE).run_once();
 }
 
 fn recent(entrance: &Entrance) -> Vec<Comment> {

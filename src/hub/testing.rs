@@ -29,6 +29,8 @@ pub(crate) enum Told {
     Occupied(RoomId),
     Vacated(RoomId),
     Forwarded(usize),
+    /// So many viewers in all rooms here.
+    Counted(usize),
 }
 
 #[derive(Debug)]
@@ -37,6 +39,8 @@ pub(crate) struct FakeRelay {
     /// Whether probes are never answered.
     pub(crate) hangs: AtomicBool,
     pub(crate) told: Mutex<Vec<Told>>,
+    /// How many viewers every room has elsewhere.
+    pub(crate) elsewhere: Mutex<Option<usize>>,
 }
 
 #[async_trait]
@@ -55,6 +59,15 @@ impl Relay for FakeRelay {
 
     fn vacated(&self, room: &RoomId) {
         self.told.lock().unwrap().push(Told::Vacated(room.clone()));
+    }
+
+    async fn count(&self, here: &[(RoomId, usize)]) -> Vec<Option<usize>> {
+        self.told.lock().unwrap().push(Told::Counted(here.iter().map(|(_, viewers)| viewers).sum()));
+        vec![*self.elsewhere.lock().unwrap(); here.len()]
+    }
+
+    async fn count_elsewhere(&self, _room: &RoomId) -> Option<usize> {
+        *self.elsewhere.lock().unwrap()
     }
 
     async fn probe(&self) -> Result<(), RelayError> {
@@ -87,7 +100,12 @@ impl Scene {
         let queue = WriteQueue::new(queue, 1000, Arc::clone(&metrics));
         let memory = Arc::new(MemoryStore::new(clock.clone()));
         let store = Arc::new(FaultyStore::new(Arc::clone(&memory)));
-        let relay = Arc::new(FakeRelay { is_joined, hangs: AtomicBool::new(false), told: Mutex::default() });
+        let relay = Arc::new(FakeRelay {
+            is_joined,
+            hangs: AtomicBool::new(false),
+            told: Mutex::default(),
+            elsewhere: Mutex::default(),
+        });
         let text = TextLimits { max_chars: 100, max_bytes: 1024, max_combining: 6 };
         let burst = NonZeroU32::MIN;
         let parts = HubParts {

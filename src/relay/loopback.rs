@@ -23,6 +23,14 @@ impl Relay for Loopback {
 
     fn vacated(&self, _room: &RoomId) {}
 
+    async fn count(&self, here: &[(RoomId, usize)]) -> Vec<Option<usize>> {
+        vec![Some(0); here.len()]
+    }
+
+    async fn count_elsewhere(&self, _room: &RoomId) -> Option<usize> {
+        Some(0)
+    }
+
     async fn probe(&self) -> Result<(), RelayError> {
         Ok(())
     }

@@ -8,6 +8,7 @@ mod loopback;
 mod redis;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use thiserror::Error;
@@ -16,6 +17,10 @@ use crate::model::{Posted, Relayed, RoomId, Timestamp};
 
 pub use self::loopback::Loopback;
 pub use self::redis::{MAX_STREAM, RedisConfig, RedisRelay, Topology};
+
+/// How long it counts what a node has told of its viewers: three of the five seconds after which it tells them again, for
+/// one time may be late and one be lost.
+pub const COUNTED_FOR: Duration = Duration::from_secs(15);
 
 /// Comments of one room that were accepted on other nodes, those of each node in its order.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,12 +76,20 @@ pub trait Relay: Send + Sync + 'static {
     /// Tells that the room has no viewers here any more.
     fn vacated(&self, room: &RoomId);
 
+    /// Tells which rooms have viewers here, all of them, and how many; gives how many each has on the other nodes, `None`
+    /// where that cannot be learnt now. It counts for [`COUNTED_FOR`], and is to be told anew well before; a room that is
+    /// not among them any more is empty here.
+    async fn count(&self, here: &[(RoomId, usize)]) -> Vec<Option<usize>>;
+
+    /// Gives how many viewers a room has on the other nodes, `None` when that cannot be learnt now.
+    async fn count_elsewhere(&self, room: &RoomId) -> Option<usize>;
+
     /// Sends a message through the relay and waits until it has come back, for readiness.
     ///
     /// # Errors
     /// [`RelayError`] when it did not come back in time.
     async fn probe(&self) -> Result<(), RelayError>;
 
-    /// Sends what waits and lets go of the connections.
+    /// Sends what waits, takes back what was told of viewers, and lets go of the connections.
     async fn close(&self);
 }

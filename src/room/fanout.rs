@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::error;
 
 use super::batch::Batch;
+use super::online::Elsewhere;
 use super::pace::Pace;
 use super::viewer::{Delivered, Viewer};
 use super::{Room, State};
@@ -50,11 +51,16 @@ struct Seats {
     is_ticking: bool,
     /// The place after the last comment that the tick has shown.
     shown: Seq,
+    elsewhere: Elsewhere,
 }
 
 impl Seats {
     fn len(&self) -> usize {
         self.viewers.len() - self.free.len()
+    }
+
+    fn everywhere(&self) -> usize {
+        self.len() + self.elsewhere.known().unwrap_or(0)
     }
 }
 
@@ -63,7 +69,7 @@ impl Audience {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a viewer; gives its place and how many there are now.
+    /// Adds a viewer; gives its place and how many there are now, on other nodes as well.
     pub(super) fn add(&self, viewer: Arc<Viewer>) -> (usize, usize) {
         let mut seats = self.lock();
         seats.version += 1;
@@ -77,7 +83,7 @@ impl Audience {
         if let Some(seat) = seats.viewers.get_mut(place) {
             *seat = Some(viewer);
         }
-        (place, seats.len())
+        (place, seats.everywhere())
     }
 
     /// Frees a place.
@@ -94,6 +100,18 @@ impl Audience {
 
     pub(super) fn len(&self) -> usize {
         self.lock().len()
+    }
+
+    pub(super) fn everywhere(&self) -> usize {
+        self.lock().everywhere()
+    }
+
+    pub(super) fn elsewhere(&self) -> Option<usize> {
+        self.lock().elsewhere.known()
+    }
+
+    pub(super) fn note_elsewhere(&self, elsewhere: Elsewhere) {
+        self.lock().elsewhere = elsewhere;
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -8,6 +8,7 @@ mod batch;
 mod fanout;
 mod hearing;
 mod nonces;
+mod online;
 mod outgoing;
 mod pace;
 mod registry;
@@ -128,6 +129,8 @@ pub struct Room {
     pub(crate) warmed: OnceCell<()>,
     /// Held while what other nodes accepted unheard is fetched, so that those who need it wait for one read.
     pub(crate) mending: tokio::sync::Mutex<()>,
+    /// Held while it is asked how many viewers the room has elsewhere.
+    pub(crate) counting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -169,6 +172,7 @@ impl Room {
             ticked: Notify::new(),
             warmed: OnceCell::new(),
             mending: tokio::sync::Mutex::default(),
+            counting: tokio::sync::Mutex::default(),
         }
     }
 
@@ -352,12 +356,6 @@ impl Room {
     #[must_use]
     pub fn overhang(&self) -> usize {
         self.overhang.load(Ordering::Acquire)
-    }
-
-    /// Viewers in the room on this node.
-    #[must_use]
-    pub fn online(&self) -> usize {
-        self.audience.len()
     }
 
     /// Sends a frame of its own to every viewer, beside the comments and with the next tick; of two that come sooner the

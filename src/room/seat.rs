@@ -22,7 +22,7 @@ pub struct Joined {
     pub recent: Vec<Arc<Posted>>,
     /// Whether it goes on from its own cursor.
     pub is_resumed: bool,
-    /// Viewers in the room on this node, this one included.
+    /// Viewers in the room on all nodes as far as it is known, this one included.
     pub online: usize,
 }
 

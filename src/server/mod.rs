@@ -16,6 +16,7 @@ mod problem;
 mod pulse;
 mod query;
 mod refuser;
+mod room;
 mod routes;
 mod session;
 mod upgrade;

@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 
 use super::gate::Place;
 use super::problem::{Code, Problem};
-use super::{Doors, history, ops, page, post, upgrade};
+use super::{Doors, history, ops, page, post, room, upgrade};
 
 /// What handlers have at hand.
 #[derive(Clone)]
@@ -36,6 +36,7 @@ fn described() -> OpenApiRouter<AppState> {
         utoipa::openapi::Paths::new(),
     ))
     .routes(routes!(upgrade::upgrade))
+    .routes(routes!(room::online))
     .routes(routes!(history::comments, post::comment))
     .routes(routes!(ops::healthz))
     .routes(routes!(ops::readyz))

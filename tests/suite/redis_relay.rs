@@ -118,6 +118,10 @@ async fn a_node_has_two_connections_whatever_the_number_of_rooms() {
     for room in [&rooms[0], &rooms[2_999]] {
         wait_for_subscribers(&redis, room, |subscribers| subscribers == 1).await;
     }
+    let counts: Vec<_> = rooms.iter().map(|room| (room_id(room), 1)).collect();
+    let begun = Instant::now();
+    assert_eq!(node.relay.count(&counts).await, vec![Some(0); rooms.len()]);
+    println!("{} rooms were counted in {:?}", rooms.len(), begun.elapsed());
     node.relay.probe().await.unwrap();
     let clients: String = ask(&redis, &["CLIENT", "LIST"]).await;
     // The one that asks is on the list, and so may be ones that asked before and are just leaving.

@@ -20,7 +20,7 @@ use danmakud::room::Taste;
 use danmakud::store::{
     AsideFile, CommentStore, Flusher, FlusherConfig, FlusherParts, Page, Record, StoreError, WriteQueue, WriteReport,
 };
-use danmakud::wire::{JsonEncoder, online};
+use danmakud::wire::JsonEncoder;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -139,7 +139,7 @@ impl House {
 
     /// Drops rooms that are over, again and again, as long as the task is there.
     fn sweep(&self) -> tokio::task::JoinHandle<()> {
-        let mut housekeeper = Housekeeper::new(self.hub.clone(), PATIENCE, online);
+        let housekeeper = Housekeeper::new(self.hub.clone(), PATIENCE);
         tokio::spawn(async move {
             loop {
                 housekeeper.run_once();

@@ -11,10 +11,11 @@ use super::support::server::{NO_LIMITS, Server, Start, until};
 use super::support::viewer::Viewer;
 
 /// Every address and method that the server knows.
-const ROUTES: [&str; 11] = [
+const ROUTES: [&str; 12] = [
     "GET /",
     "GET /api/ledger",
     "GET /api/openapi.json",
+    "GET /api/rooms/{room}",
     "GET /api/rooms/{room}/comments",
     "GET /assets/{file}",
     "GET /healthz",

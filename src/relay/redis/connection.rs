@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::slots::Slots;
 
@@ -112,4 +112,23 @@ pub(super) fn refused(why: &'static str) -> RedisError {
 /// Whether the server answered, and the answer was that it will not.
 pub(super) fn is_answer(error: &RedisError) -> bool {
     error.code().is_some()
+}
+
+/// Whether the same may go well on a new connection, or on the same one later: this one is broken, its server does not know
+/// the script, or is not the one to ask.
+pub(super) fn wants_another_connection(error: &RedisError) -> bool {
+    let is_elsewhere = matches!(
+        error.kind(),
+        ErrorKind::Server(
+            ServerErrorKind::ReadOnly
+                | ServerErrorKind::NoScript
+                | ServerErrorKind::BusyLoading
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::TryAgain
+                | ServerErrorKind::Moved
+                | ServerErrorKind::Ask
+        )
+    );
+    !is_answer(error) || is_elsewhere
 }

@@ -11,6 +11,7 @@
 mod commands;
 mod config;
 mod connection;
+mod counts;
 mod entry;
 mod follower;
 mod publisher;
@@ -88,6 +89,7 @@ impl RedisRelay {
             node,
             commands: Commands::new(servers),
             lost: Mutex::default(),
+            told: tokio::sync::Mutex::default(),
             metrics,
             wanted: Mutex::default(),
             wanted_changed: Notify::new(),
@@ -144,6 +146,14 @@ impl Relay for RedisRelay {
         self.want(room, false);
     }
 
+    async fn count(&self, here: &[(RoomId, usize)]) -> Vec<Option<usize>> {
+        counts::exchange(&self.shared, here).await
+    }
+
+    async fn count_elsewhere(&self, room: &RoomId) -> Option<usize> {
+        counts::elsewhere(&self.shared, room).await
+    }
+
     async fn probe(&self) -> Result<(), RelayError> {
         let failed = |detail: &str| RelayError { detail: format!("{}: {detail}", self.shared.config.shown_url()) };
         let (messages, back) = self.shared.new_probes();
@@ -157,8 +167,13 @@ impl Relay for RedisRelay {
     }
 
     async fn close(&self) {
-        self.shared.stop.cancel();
-        if timeout(CLOSE_WITHIN, self.tasks.wait()).await.is_err() {
+        let end_tasks = async {
+            self.shared.stop.cancel();
+            self.tasks.wait().await;
+        };
+        // In this order: without the tasks Redis passes for away.
+        let close = async { tokio::join!(counts::take_back(&self.shared), end_tasks) };
+        if timeout(CLOSE_WITHIN, close).await.is_err() {
             tracing::warn!("the relay did not end in time");
         }
     }
@@ -186,6 +201,8 @@ struct Shared {
     commands: Commands,
     /// What was given up and other nodes are yet to be told of.
     lost: Mutex<HashMap<RoomId, Lost>>,
+    /// Of how many viewers other nodes were told.
+    told: tokio::sync::Mutex<counts::Told>,
     metrics: Arc<Metrics>,
     /// What the channels begin with that carry this node's probes, to itself alone.
     own_channel: String,

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::connection::{Connection, is_answer};
+use super::connection::{Connection, wants_another_connection};
 use super::{Lost, Shared, backoff, is_told, lock, stream};
 use crate::model::RoomId;
 use crate::relay::codec;
@@ -242,20 +242,7 @@ fn publish_bare(command: &str, channel: &str, payload: &[u8]) -> Cmd {
 /// Whether publishing without the stream may work where this failed: Redis is out of memory, or does not let us write, or
 /// something else has the stream's name. A replica and a server that is starting would take it and pass it to nobody.
 fn concerns_the_stream(error: &RedisError) -> bool {
-    let is_elsewhere = matches!(
-        error.kind(),
-        ErrorKind::Server(
-            ServerErrorKind::ReadOnly
-                | ServerErrorKind::NoScript
-                | ServerErrorKind::BusyLoading
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::TryAgain
-                | ServerErrorKind::Moved
-                | ServerErrorKind::Ask
-        )
-    );
-    is_answer(error) && !is_elsewhere
+    !wants_another_connection(error)
 }
 
 fn reason(error: &RedisError) -> &'static str {

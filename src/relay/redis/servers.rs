@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::config::{RedisConfig, Topology};
 use super::connection::{Connection, is_answer, refused};
 use super::slots::{Host, Slots};
-use super::{ANSWER_WITHIN, stream};
+use super::{ANSWER_WITHIN, counts, stream};
 
 /// What comes without having been asked for.
 pub(super) type Pushes = mpsc::UnboundedReceiver<PushInfo>;
@@ -34,11 +34,11 @@ impl Servers {
         Ok(Self { addresses, topology: config.topology.clone() })
     }
 
-    /// Opens a connection for commands. The script is known on it.
+    /// Opens a connection for commands. The scripts are known on it.
     pub(super) async fn open(&self) -> Result<Connection, RedisError> {
         let connection = self.connect(None).await?;
-        // A server that refuses this refuses what needs the script, which is dealt with there.
-        let answers = connection.ask_all(&[stream::load_script()]).await;
+        // A server that refuses this refuses what needs the scripts, which is dealt with there.
+        let answers = connection.ask_all(&[stream::load_script(), counts::load_script()]).await;
         let lost = answers.into_iter().flatten().filter_map(Result::err).find(|error| !is_answer(error));
         lost.map_or(Ok(connection), Err)
     }
