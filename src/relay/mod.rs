@@ -12,10 +12,16 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use thiserror::Error;
 
+use crate::metrics::Metrics;
 use crate::model::{Posted, Relayed, RoomId, Timestamp};
 
 pub use self::loopback::Loopback;
 pub use self::redis::{MAX_STREAM, RedisConfig, RedisRelay, Topology};
+
+/// Has everything that a relay counts shown from the start, whichever it is.
+pub fn declare(metrics: &Metrics) {
+    self::redis::declare(metrics);
+}
 
 /// Comments of one room that were accepted on other nodes, those of each node in its order.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::slots::Slots;
 
@@ -109,7 +109,20 @@ pub(super) fn refused(why: &'static str) -> RedisError {
     RedisError::from((ErrorKind::Io, why))
 }
 
-/// Whether the server answered, and the answer was that it will not.
-pub(super) fn is_answer(error: &RedisError) -> bool {
-    error.code().is_some()
+/// Whether the server will not do it, now or later, and no other has to be asked.
+pub(super) fn is_refusal(error: &RedisError) -> bool {
+    let is_elsewhere = matches!(
+        error.kind(),
+        ErrorKind::Server(
+            ServerErrorKind::ReadOnly
+                | ServerErrorKind::NoScript
+                | ServerErrorKind::BusyLoading
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::TryAgain
+                | ServerErrorKind::Moved
+                | ServerErrorKind::Ask
+        )
+    );
+    error.code().is_some() && !is_elsewhere
 }
