@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::config::{Config, StoreConfig};
 use crate::hub::{Census, Housekeeper, Hub, HubParts};
 use crate::metrics::{Ledger, Metrics};
-use crate::relay::{Heard, Loopback, RedisRelay, Relay};
+use crate::relay::{self, Heard, Loopback, RedisRelay, Relay};
 use crate::server::{self, Doors, Readiness, Wheel};
 use crate::shutdown::Shutdown;
 use crate::store::{
@@ -241,6 +241,7 @@ async fn prepare_later(store: MongoStore, first: impl Future<Output = Result<Vec
 type Opened = (Arc<dyn Relay>, Option<mpsc::Receiver<Heard>>);
 
 async fn open_relay(config: Option<crate::relay::RedisConfig>, metrics: &Arc<Metrics>) -> Result<Opened> {
+    relay::declare(metrics);
     let Some(config) = config else { return Ok((Arc::new(Loopback), None)) };
     let (relay, heard) = RedisRelay::connect(config, Arc::clone(metrics)).await.context("cannot use Redis")?;
     info!("joined with other nodes through Redis");

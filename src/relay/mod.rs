@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use thiserror::Error;
 
+use crate::metrics::Metrics;
 use crate::model::{Posted, Relayed, RoomId, Timestamp};
 
 pub use self::loopback::Loopback;
@@ -21,6 +22,11 @@ pub use self::redis::{MAX_STREAM, RedisConfig, RedisRelay, Topology};
 /// How long it counts what a node has told of its viewers: three of the five seconds after which it tells them again, for
 /// one time may be late and one be lost.
 pub const COUNTED_FOR: Duration = Duration::from_secs(15);
+
+/// Has everything that a relay counts shown from the start, whichever it is.
+pub fn declare(metrics: &Metrics) {
+    self::redis::declare(metrics);
+}
 
 /// Comments of one room that were accepted on other nodes, those of each node in its order.
 #[derive(Clone, Debug, PartialEq)]

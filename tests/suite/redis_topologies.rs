@@ -160,4 +160,5 @@ async fn a_slot_that_moves_takes_its_rooms_along() {
     println!("a moved slot was followed after {:?}", begun.elapsed());
     assert!(begun.elapsed() < Duration::from_secs(10));
     exchange(&a, &mut b, "r1").await;
+    assert_eq!((b.gaps("bridged"), b.gaps("unknown")), (1, 0), "its stream came along");
 }

@@ -109,14 +109,8 @@ pub(super) fn refused(why: &'static str) -> RedisError {
     RedisError::from((ErrorKind::Io, why))
 }
 
-/// Whether the server answered, and the answer was that it will not.
-pub(super) fn is_answer(error: &RedisError) -> bool {
-    error.code().is_some()
-}
-
-/// Whether the same may go well on a new connection, or on the same one later: this one is broken, its server does not know
-/// the script, or is not the one to ask.
-pub(super) fn wants_another_connection(error: &RedisError) -> bool {
+/// Whether the server will not do it, now or later, and no other has to be asked.
+pub(super) fn is_refusal(error: &RedisError) -> bool {
     let is_elsewhere = matches!(
         error.kind(),
         ErrorKind::Server(
@@ -130,5 +124,5 @@ pub(super) fn wants_another_connection(error: &RedisError) -> bool {
                 | ServerErrorKind::Ask
         )
     );
-    !is_answer(error) || is_elsewhere
+    error.code().is_some() && !is_elsewhere
 }

@@ -20,6 +20,7 @@ mod servers;
 mod slots;
 mod stream;
 mod subscriber;
+mod tally;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -36,9 +37,9 @@ use tokio_util::task::TaskTracker;
 
 use self::commands::Commands;
 pub use self::config::{MAX_STREAM, RedisConfig, Topology};
-use self::entry::Bridge;
 use self::publisher::Outgoing;
 use self::servers::Servers;
+pub(super) use self::tally::declare;
 use super::codec::{self, NodeId};
 use super::{Envelope, Heard, Relay, RelayError};
 use crate::metrics::Metrics;
@@ -263,18 +264,6 @@ impl Shared {
     fn received(&self, room: RoomId, comments: Vec<Relayed>) -> Heard {
         self.metrics.relay_received.inc_by(comments.len() as u64);
         Heard::Comments(Envelope { room, comments })
-    }
-
-    /// Counts how what a stream had joined what was heard before.
-    fn count_read(&self, bridge: Bridge, comments: usize) {
-        self.metrics.relay_read.inc_by(comments as u64);
-        let outcome = match bridge {
-            Bridge::New => return,
-            Bridge::Whole => "bridged",
-            Bridge::Short(_) => "too_long",
-            Bridge::Unknown => "unknown",
-        };
-        self.metrics.relay_gaps.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     fn set_up(&self, is_up: bool) {

@@ -6,8 +6,8 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::connection::{Connection, wants_another_connection};
-use super::{Lost, Shared, backoff, is_told, lock, stream};
+use super::connection::{Connection, is_refusal};
+use super::{Lost, Shared, backoff, is_told, lock, stream, tally};
 use crate::model::RoomId;
 use crate::relay::codec;
 
@@ -172,7 +172,8 @@ impl Publisher {
         for (message, answer) in std::mem::take(&mut self.waiting).into_iter().zip(answers) {
             match answer {
                 Ok(_) => {}
-                Err(error) if concerns_the_stream(&error) => bare.push(message),
+                // Redis is out of memory, or does not let us write, or something else has the stream's name.
+                Err(error) if is_refusal(&error) => bare.push(message),
                 Err(error) => {
                     kept.push(message);
                     failed.get_or_insert(error);
@@ -229,7 +230,7 @@ impl Publisher {
     }
 
     fn count(&self, error: &RedisError) {
-        self.shared.metrics.relay_publish_failed.get_or_create(&[("reason", reason(error))]).inc();
+        tally::count_failed(&self.shared.metrics, error);
     }
 }
 
@@ -237,19 +238,4 @@ fn publish_bare(command: &str, channel: &str, payload: &[u8]) -> Cmd {
     let mut publish = redis::cmd(command);
     publish.arg(channel).arg(payload);
     publish
-}
-
-/// Whether publishing without the stream may work where this failed: Redis is out of memory, or does not let us write, or
-/// something else has the stream's name. A replica and a server that is starting would take it and pass it to nobody.
-fn concerns_the_stream(error: &RedisError) -> bool {
-    !wants_another_connection(error)
-}
-
-fn reason(error: &RedisError) -> &'static str {
-    match error.code() {
-        Some("OOM") => "out_of_memory",
-        Some("READONLY") => "read_only",
-        Some(_) => "refused",
-        None => "unreachable",
-    }
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::config::{RedisConfig, Topology};
-use super::connection::{Connection, is_answer, refused};
+use super::connection::{Connection, is_refusal, refused};
 use super::slots::{Host, Slots};
 use super::{ANSWER_WITHIN, counts, stream};
 
@@ -39,7 +39,7 @@ impl Servers {
         let connection = self.connect(None).await?;
         // A server that refuses this refuses what needs the scripts, which is dealt with there.
         let answers = connection.ask_all(&[stream::load_script(), counts::load_script()]).await;
-        let lost = answers.into_iter().flatten().filter_map(Result::err).find(|error| !is_answer(error));
+        let lost = answers.into_iter().flatten().filter_map(Result::err).find(|error| !is_refusal(error));
         lost.map_or(Ok(connection), Err)
     }
 

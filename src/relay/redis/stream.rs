@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::{Cmd, RedisError, RedisResult, Script, Value};
 
-use super::connection::{Connection, is_answer};
+use super::connection::{Connection, is_refusal};
 use super::entry::{Entry, Life};
 use crate::model::RoomId;
 use crate::relay::codec::{self, EntryId};
@@ -61,7 +61,7 @@ pub(super) type Streams = (Option<Arc<Life>>, Vec<Option<Vec<Entry>>>);
 /// Reads several streams in one round trip.
 ///
 /// # Errors
-/// When a server cannot be reached.
+/// When a server cannot be reached, or another one is to be asked.
 pub(super) async fn read(connection: &Connection, wanted: &[Wanted]) -> Result<Streams, RedisError> {
     let range = |Wanted { channel, from, .. }: &Wanted| {
         let from = from.map_or_else(|| "-".to_owned(), |EntryId { epoch, seq }| format!("{epoch}-{seq}"));
@@ -80,7 +80,7 @@ pub(super) async fn read(connection: &Connection, wanted: &[Wanted]) -> Result<S
     for (wanted, answer) in wanted.iter().zip(answers) {
         streams.push(match answer {
             Ok(answer) => redis::from_redis_value(answer).ok().and_then(|read| entries(&wanted.room, read)),
-            Err(error) if is_answer(&error) => None,
+            Err(error) if is_refusal(&error) => None,
             Err(error) => return Err(error),
         });
     }
@@ -89,18 +89,20 @@ pub(super) async fn read(connection: &Connection, wanted: &[Wanted]) -> Result<S
 
 /// The lives of all servers together, if all tell.
 fn life(servers: Vec<Vec<RedisResult<Value>>>) -> Option<Life> {
-    let mut life = Life { run: String::new(), refused: 0 };
+    let (mut runs, mut refused) = (Vec::new(), 0);
     for info in servers.into_iter().flatten() {
         let info: String = redis::from_redis_value(info.ok()?).ok()?;
         for line in info.lines() {
             if let Some(run) = line.strip_prefix("run_id:") {
-                life.run += run;
-            } else if let Some(refused) = line.strip_prefix("errorstat_OOM:count=") {
-                life.refused += refused.parse::<u64>().ok()?;
+                runs.push(run.to_owned());
+            } else if let Some(count) = line.strip_prefix("errorstat_OOM:count=") {
+                refused += count.parse::<u64>().ok()?;
             }
         }
     }
-    (!life.run.is_empty()).then_some(life)
+    // A cluster names its servers in any order.
+    runs.sort();
+    (!runs.is_empty()).then(|| Life { run: runs.concat(), refused })
 }
 
 /// The id of an entry, and its one field with the value.

@@ -15,7 +15,7 @@ use super::follower::Follower;
 use super::publisher::Outgoing;
 use super::reader::Reader;
 use super::servers::Pushes;
-use super::{ANSWER_WITHIN, Shared, backoff, is_told, lock};
+use super::{ANSWER_WITHIN, Shared, backoff, is_told, lock, tally};
 use crate::model::RoomId;
 use crate::relay::Heard;
 use crate::relay::codec::{self, CodecError};
@@ -258,7 +258,7 @@ impl Subscriber {
         if is_due {
             self.reader.want(&room);
         }
-        self.shared.count_read(bridge, comments.len());
+        tally::count_read(&self.shared.metrics, bridge, comments.len());
         let begun = match (bridge, lost_since) {
             (Bridge::Whole, None) => Heard::Resumed(room.clone()),
             (_, since) => Heard::Begun { room: room.clone(), since },
