@@ -9,6 +9,7 @@ mod flight;
 mod hearing;
 mod history;
 mod housekeeping;
+mod source;
 mod strays;
 #[cfg(test)]
 mod testing;
@@ -31,6 +32,7 @@ use crate::store::{CommentStore, PushError, StoreError, WriteQueue};
 use flight::Flights;
 use hearing::Hearing;
 use history::WindowKey;
+use source::Source;
 use tokio::time::{Instant, timeout};
 
 /// A probe of the store or the relay that takes longer than this has failed.
@@ -115,6 +117,7 @@ impl Hub {
         let observer: Option<Arc<dyn CutObserver>> =
             if parts.relay.is_joined() { Some(Arc::new(Forward(Arc::clone(&parts.relay)))) } else { None };
         let rooms = Registry::new(config.room.clone(), parts.clock.clone(), Arc::clone(&parts.metrics), observer);
+        Source::declare(&parts.metrics);
         let (windows, pages) = (Flights::new(Arc::clone(&parts.metrics)), Flights::new(Arc::clone(&parts.metrics)));
         let (cold_until, hearing) = (Mutex::default(), Hearing::default());
         Self { inner: Arc::new(Inner { config, rooms, parts, windows, pages, cold_until, hearing }) }

@@ -128,6 +128,9 @@ metrics! {
     left_out: Counter = "left_out";
     /// Comments that viewers were told they had missed, counted once for each viewer.
     missed: Counter = "missed";
+    /// Reads of a room's comments by viewers coming in and over HTTP, by what answered: memory alone, the store as well, or
+    /// neither, as the store did not answer or lacked what waits in the outbox. The hit ratio is memory by all.
+    reads: Counters = "reads";
     /// Reads that the store was asked for.
     store_reads: Counter = "store_reads";
     /// Reads that were answered by an equal one already on its way.

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::Hub;
+use super::source::Source;
 use crate::model::{Cursor, Position, Refusal, RoomId, Socket, Timestamp};
 use crate::room::{Begin, Joined, Reach, Room, RoomConfig, Taste};
 use crate::store::StoreError;
@@ -53,10 +54,10 @@ impl Hub {
             let room = self.inner.rooms.get_or_make(id).map_err(|full| self.no_room(full))?;
             // Heard first and read then, so that no comment of another node falls in between.
             tokio::join!(self.await_hearing(&room), self.await_count(&room));
-            self.warm(&room).await;
-            let is_mended = self.mend(&room).await;
-            let (begin, mut missed) = match since {
-                None => (Begin::Newest, Missed::Exactly(0)),
+            let warmed = self.warm(&room).await;
+            let mended = self.mend(&room).await;
+            let (begin, mut missed, reached) = match since {
+                None => (Begin::Newest, Missed::Exactly(0), Source::Memory),
                 Some(cursor) => {
                     self.greet_from_elsewhere(&room, &cursor);
                     self.begin_after(&room, cursor).await
@@ -71,48 +72,53 @@ impl Hub {
                 // What was fetched came late.
                 joined.recent.sort_by_key(|posted| posted.comment.position());
             }
-            if since.is_some() && !is_mended {
+            if since.is_some() && mended == Source::Neither {
                 missed = Missed::AtLeast(0);
             }
+            self.count_read(warmed.max(mended).max(reached));
             return Ok(Entrance { joined, missed });
         }
     }
 
     /// Where a viewer with this cursor begins, and what it has missed that the ring does not know of.
-    async fn begin_after(&self, room: &Room, cursor: Cursor) -> (Begin, Missed) {
+    async fn begin_after(&self, room: &Room, cursor: Cursor) -> (Begin, Missed, Source) {
         // What was said right after the cursor may have left the store since, and then nobody knows of it.
         let has_expired = cursor.epoch != room.epoch()
             && cursor.position.ts > Timestamp::MIN
             && cursor.position.ts < self.inner.parts.clock.now().minus(self.inner.config.retention);
         let Reach::Before { start, oldest } = room.reach(&cursor) else {
-            return (Begin::After(cursor), if has_expired { Missed::AtLeast(0) } else { Missed::Exactly(0) });
+            let missed = if has_expired { Missed::AtLeast(0) } else { Missed::Exactly(0) };
+            return (Begin::After(cursor), missed, Source::Memory);
         };
         if self.is_cold() {
-            return (Begin::From(start, cursor.given), Missed::AtLeast(0));
+            return (Begin::From(start, cursor.given), Missed::AtLeast(0), Source::Neither);
         }
         let before = oldest.unwrap_or(Position::END);
         // Asked before the store is: what is on its way there is not counted.
         let is_settled = self.is_settled(room.overhang());
         let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.newest(), before, MOST_COUNTED));
-        let missed = match counted.await {
-            Ok(count) if count >= MOST_COUNTED || has_expired || !is_settled => Missed::AtLeast(count),
-            Ok(count) => Missed::Exactly(count),
+        let (missed, source) = match counted.await {
+            Ok(count) if count >= MOST_COUNTED || has_expired || !is_settled => (Missed::AtLeast(count), Source::Store),
+            Ok(count) => (Missed::Exactly(count), Source::Store),
             Err(error) => {
                 self.turn_cold(&error);
-                Missed::AtLeast(0)
+                (Missed::AtLeast(0), Source::Neither)
             }
         };
-        (Begin::From(start, cursor.given), missed)
+        (Begin::From(start, cursor.given), missed, source)
     }
 
-    /// Puts what the store has of the room in front of its ring, once. A store that does not answer is done without.
+    /// Puts what the store has of the room in front of its ring, once, and tells whether it had to be asked. A store that does not answer is done without.
     ///
     /// While comments wait in the outbox, some of this room's from before may be among them, and what the store has can
     /// have holes. Then it is only shown to who joins, and the first join after the replay warms the room. Until then
     /// queries read the store and ask for themselves whether that is whole.
-    async fn warm(&self, room: &Room) {
-        if room.warmed.initialized() || self.is_cold() {
-            return;
+    async fn warm(&self, room: &Room) -> Source {
+        if room.warmed.initialized() {
+            return Source::Memory;
+        }
+        if self.is_cold() {
+            return Source::Neither;
         }
         let load = || async {
             // Who waited here for another's attempt that failed does not make one of its own.
@@ -136,8 +142,13 @@ impl Hub {
             room.prepend(page.comments, !page.has_more);
             Ok::<_, Option<StoreError>>(())
         };
-        if let Err(Some(error)) = room.warmed.get_or_try_init(load).await {
-            self.turn_cold(&error);
+        match room.warmed.get_or_try_init(load).await {
+            Ok(()) => Source::Store,
+            Err(Some(error)) => {
+                self.turn_cold(&error);
+                Source::Neither
+            }
+            Err(None) => Source::Neither,
         }
     }
 

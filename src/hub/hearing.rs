@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::Hub;
 use super::entrance::MOST_COUNTED;
+use super::source::Source;
 use crate::model::{CommentId, Position, RoomId, Timestamp};
 use crate::relay::{Envelope, Heard};
 use crate::room::{Fetched, Room, SETTLING, Snapshot};
@@ -134,25 +135,25 @@ impl Hub {
         }
     }
 
-    /// Fetches from the store what other nodes accepted unheard. Gives whether all is there that can be.
-    pub(super) async fn mend(&self, room: &Room) -> bool {
+    /// Fetches from the store what other nodes accepted unheard, if something may be missing.
+    pub(super) async fn mend(&self, room: &Room) -> Source {
         if !room.has_hole() {
-            return true;
+            return Source::Memory;
         }
         let _one_at_a_time = room.mending.lock().await;
         let at = self.inner.parts.clock.now();
-        let Some(from) = room.hole(at) else { return true };
+        let Some(from) = room.hole(at) else { return Source::Memory };
         if self.is_cold() {
-            return false;
+            return Source::Neither;
         }
         match self.fetch(room, from, at).await {
             Ok(fetched) => room.mend(fetched),
             Err(error) => {
                 self.turn_cold(&error);
-                return false;
+                return Source::Neither;
             }
         }
-        true
+        Source::Store
     }
 
     async fn fetch(&self, room: &Room, from: Timestamp, at: Timestamp) -> Result<Fetched, StoreError> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::Hub;
+use super::source::Source;
 use crate::model::{Comment, Cursor, Epoch, Position, Posted, RoomId, Seq, Timestamp};
 use crate::room::Snapshot;
 use crate::store::Page;
@@ -56,6 +57,7 @@ pub(super) struct Base {
     end: Option<(Epoch, Seq)>,
     comments: Arc<Vec<Comment>>,
     is_whole: bool,
+    source: Source,
 }
 
 /// What one read of a page gave, for all who shared it.
@@ -80,11 +82,13 @@ impl Hub {
         if let Some((_, snapshot)) = &snapshot
             && snapshot.whole_from <= from
         {
+            self.count_read(Source::Memory);
             return self.window(from, now, comments_of(snapshot), true, true, limit);
         }
         let (hub, key) = (self.clone(), (room.clone(), last, limit));
         let base = self.inner.windows.join(key.clone(), || async move { hub.load_window(&key.0, from, limit).await });
         let base = base.await;
+        self.count_read(base.source);
         // What has come since that read began is in the ring, unless the ring has lapped it.
         let now = self.inner.parts.clock.now();
         let fresh = self.snapshot(room, from);
@@ -109,9 +113,9 @@ impl Hub {
             Ok(mut page) => {
                 page.comments.reverse();
                 let comments = Arc::new(join_by_position(page.comments, here));
-                Base { at, end, comments, is_whole: is_settled && !page.has_more }
+                Base { at, end, comments, is_whole: is_settled && !page.has_more, source: Source::Store }
             }
-            Err(_) => Base { at, end, comments: Arc::new(here), is_whole: false },
+            Err(_) => Base { at, end, comments: Arc::new(here), is_whole: false, source: Source::Neither },
         }
     }
 
@@ -162,13 +166,16 @@ impl Hub {
         // One more than asked for tells whether there is a next page.
         let is_enough = here.iter().filter(|comment| comment.ts >= whole_from).count() > limit;
         if is_enough || whole_from == Timestamp::MIN {
+            self.count_read(Source::Memory);
             return Ok(answer(here, limit, false, true));
         }
         // The page is as of the snapshot: of comments accepted since, the store may have a later one and not an earlier.
         // Where other nodes may have later ones than the ring, the page cannot be whole, and shows what the store has.
         let newest = here.iter().map(Comment::position).max().filter(|_| self.knows_others(ring, now, now));
         let until = newest.unwrap_or(before);
-        let base = self.load_page((room.clone(), until, limit), now, &snapshot).await?;
+        let base = self.load_page((room.clone(), until, limit), now, &snapshot).await;
+        self.count_read(if base.is_ok() { Source::Store } else { Source::Neither });
+        let base = base?;
         if let Some((_, earlier)) = base.snapshot.as_ref() {
             let mut earlier = comments_of(earlier);
             earlier.retain(is_wanted);

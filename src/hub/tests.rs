@@ -160,6 +160,29 @@ fn housekeeper(scene: &Scene) -> Housekeeper {
 }
 
 #[tokio::test(start_paused = true)]
+async fn reads_are_counted_by_what_answered_them() {
+    let scene = Scene::new(10);
+    let answered =
+        || ["memory", "store", "neither"].map(|by| scene.metrics.reads.get_or_create(&[("source", by)]).get());
+    let minute = Duration::from_secs(60);
+    put_earlier(&scene, 30);
+    scene.hub.recent(&room_id(), minute, 100).await;
+    scene.hub.page(&room_id(), None, 10).await.unwrap();
+    scene.store.fail_until_told(Fault::Refuse);
+    scene.hub.recent(&room_id(), minute, 100).await;
+    assert!(scene.hub.page(&room_id(), None, 10).await.is_err());
+    let (cold, _socket) = scene.join(None).await;
+    assert_eq!(answered(), [0, 2, 3]);
+    scene.store.heal();
+    tokio::time::advance(COLD).await;
+    let (_warmed, _socket) = scene.join(None).await;
+    assert_eq!(answered(), [0, 3, 3]);
+    scene.join(Some(cold.joined.cursor)).await;
+    scene.hub.page(&room_id(), None, 5).await.unwrap();
+    assert_eq!(answered(), [2, 3, 3]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn rooms_that_are_over_are_dropped_with_all_that_was_kept_of_them() {
     let scene = Scene::new(100);
     let housekeeper = housekeeper(&scene);

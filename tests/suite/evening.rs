@@ -20,7 +20,7 @@ use super::support::follower::Follower;
 use super::support::mongod::{ReplicaSet, until};
 use super::support::server::{LastLine, NO_LIMITS, Server, Start};
 
-const ROOM: &str = "evening";
+pub const ROOM: &str = "evening";
 const VIEWERS: usize = 50;
 
 /// At this speed thousands of comments come while viewers and senders are on their way back. With a ring that holds
@@ -69,6 +69,11 @@ impl Progress for Silent {
 }
 
 async fn replay(file: PathBuf, address: SocketAddr) -> Report {
+    replay_until(file, address, None).await
+}
+
+/// Sends what comes until then, 60 times as fast.
+pub async fn replay_until(file: PathBuf, address: SocketAddr, until: Option<Duration>) -> Report {
     let config = ReplayConfig {
         file,
         target: danmakud::load::client::Target::parse(&format!("http://{address}")).unwrap(),
@@ -77,7 +82,7 @@ async fn replay(file: PathBuf, address: SocketAddr) -> Report {
         connections: 16,
         ack: AckLevel::Stored,
         from: None,
-        until: None,
+        until,
         is_retrying: true,
         patience: Duration::from_secs(60),
     };

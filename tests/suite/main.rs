@@ -16,6 +16,7 @@ mod mongo_faults;
 mod nodes;
 mod nodes_gaps;
 mod nodes_online;
+mod nodes_reads;
 mod outbox;
 mod own_disk;
 mod places;
