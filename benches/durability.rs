@@ -39,6 +39,9 @@ const WINDOW: usize = 512;
 const RATE: u32 = 5_000;
 const STEADY: u32 = 50;
 
+/// Before this the steady rate is not measured: the database may still be writing what came before.
+const WARM_UP: Duration = Duration::from_secs(2);
+
 /// What `disk` must reach of the throughput of `memory`.
 const LEAST_OF_MEMORY: f64 = 0.60;
 /// What the slowest hundredth of the `stored` may take, in ms.
@@ -86,7 +89,10 @@ async fn run(args: &Args) {
         for durability in ["memory", "disk"] {
             let server = Server::start(&set.uri(None), durability);
             let (acks, refused) = throughput(server.address, span).await;
-            let [accepted, stored] = delays(server.address, span).await;
+            // What the first one still has in its queue would delay the steady ones.
+            drop(server);
+            let server = Server::start(&set.uri(None), durability);
+            let [accepted, stored] = delays(server.address, WARM_UP + span).await;
             let rate = acks as f64 / span.as_secs_f64();
             println!("{durability:<11} {rate:6.0}  {refused:7} | {} | {}", shown(&accepted), shown(&stored));
             rates.push(rate);
@@ -232,8 +238,11 @@ async fn steady(server: SocketAddr, n: u32, span: Duration) -> [Histogram<u64>; 
                 if let Some((nonce, is_ack)) = answer(&message) {
                     assert!(is_ack, "refused: {message}");
                     answered += 1;
-                    let delay = due(nonce).elapsed().as_micros().try_into().expect("few");
-                    delays[usize::from(nonce % 2 == 1)].record(delay).expect("it is resized");
+                    let due = due(nonce);
+                    if due >= begun + WARM_UP {
+                        let delay = due.elapsed().as_micros().try_into().expect("few");
+                        delays[usize::from(nonce % 2 == 1)].record(delay).expect("it is resized");
+                    }
                 }
             }
             _ = ticks.tick(), if begun.elapsed() < span => {
