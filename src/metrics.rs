@@ -246,6 +246,13 @@ impl Account {
         }
     }
 
+    /// Notes that so many comments of the outbox are given up as damaged.
+    pub fn damage(&self, count: u64) {
+        let _moving = self.lock();
+        self.set_aside.get_or_create(&[("reason", "damaged")]).inc_by(count);
+        self.outbox.dec_by(signed(count));
+    }
+
     /// Reads all of it.
     #[must_use]
     pub fn read(&self) -> Ledger {

@@ -4,31 +4,13 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::tests::{Life, Scene};
+use super::tests::Scene;
 use super::*;
 use crate::metrics::Metrics;
-use crate::store::{Fault, PushError};
+use crate::store::Fault;
 
 const SOON: Duration = Duration::from_secs(3);
 const FOREVER: Duration = Duration::from_secs(3600);
-
-/// So large that a few hundred fill the outbox.
-fn large() -> String {
-    "x".repeat(200 * 1024)
-}
-
-/// Pushes large comments until the outbox and the queue take no more.
-async fn fill_up(scene: &mut Scene, life: &Life) {
-    let mut refused = 0;
-    while life.metrics.outbox_refused.get() == 0 || refused < 20 {
-        let posted = scene.make(&large());
-        if life.path.queue().try_push(posted) == Err(PushError::Full) {
-            scene.posted.pop();
-            refused += 1;
-            sleep(Duration::from_millis(10)).await;
-        }
-    }
-}
 
 /// The numbers of the comments in the outbox, in its order.
 async fn numbers_in_outbox(scene: &Scene) -> Vec<usize> {
@@ -113,7 +95,7 @@ async fn after_an_outbox_was_full_the_store_has_no_more_time_than_before() {
     let mut scene = Scene::new();
     let life = scene.begin(scene.config()).await;
     scene.store.fail_until_told(Fault::Refuse);
-    fill_up(&mut scene, &life).await;
+    scene.fill_up(&life).await;
     scene.store.heal();
     let all = scene.posted.len() as u64;
     life.until("all of it is stored", |ledger| (ledger.stored, ledger.outbox) == (all, 0)).await;
@@ -128,7 +110,7 @@ async fn what_neither_outbox_nor_store_takes_at_the_start_is_brought_in_later() 
     let config = WritePathConfig { journal: scene.journal(), ..scene.config() };
     let life = scene.begin(config.clone()).await;
     scene.store.fail_until_told(Fault::Refuse);
-    fill_up(&mut scene, &life).await;
+    scene.fill_up(&life).await;
     let parked = life.ledger().outbox;
     let all = scene.posted.len();
     assert!(parked < all as u64);

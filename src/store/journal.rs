@@ -85,7 +85,7 @@ impl Leftovers {
     pub fn next(&self, limit: usize) -> Result<Option<Left>, LogError> {
         let mut lost = self.lost.swap(0, Ordering::Relaxed);
         let batch = loop {
-            let left = self.left.load(Ordering::Acquire);
+            let left = self.left();
             let limit = limit.min(usize::try_from(left).unwrap_or(limit));
             if limit == 0 {
                 break None;

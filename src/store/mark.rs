@@ -5,12 +5,12 @@
 //! has none, and gets the one of the first start.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::log::MARK;
+use super::log::{MARK, replace_file};
 
 /// What the mark begins with: its version.
 const HEAD: &str = "danmakud 1: ";
@@ -78,12 +78,8 @@ pub(super) fn read(dir: &Path) -> Result<Option<String>, MarkError> {
 /// It is whole or not there at all, also after a power cut.
 fn write(dir: &Path, ours: &str) -> Result<(), MarkError> {
     let (path, new) = (dir.join(MARK), dir.join(MARK).with_extension("new"));
-    let written = File::create(&new).and_then(|mut file| {
-        file.write_all(format!("{HEAD}{ours}\n").as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &path)?;
-        File::open(dir)?.sync_all()
-    });
+    let written = replace_file(&path, &new, format!("{HEAD}{ours}\n").as_bytes());
+    let written = written.and_then(|()| File::open(dir)?.sync_all());
     written.map_err(|source| MarkError::Io { path, source })
 }
 

@@ -20,7 +20,7 @@ use super::contract::{CommentStore, Record};
 use super::log::{AppendError, Batch, Log, LogConfig, LogError, Place, Recovered};
 use super::mongo::document;
 use super::trouble::Trouble;
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
 use crate::model::{Comment, CommentId, Posted, Seq};
 
 /// A replayed segment's file is deleted whole, so this is also about how much more than its comments an outbox takes.
@@ -122,7 +122,7 @@ pub(super) fn tell(recovered: &Recovered, dir: &Path) {
 }
 
 /// A comment of an earlier life, or one that nobody has in hand any more.
-fn revived(comment: Comment) -> Arc<Posted> {
+pub(super) fn revived(comment: Comment) -> Arc<Posted> {
     Arc::new(Posted::pending(comment, Seq(0), Arc::default()))
 }
 
@@ -136,7 +136,7 @@ impl Outbox {
         let (log, recovered) = Log::open(log)?;
         tell(&recovered, &config.dir);
         metrics.account.recover(recovered.records + recovered.lost);
-        (0..recovered.lost).for_each(|_| metrics.account.settle(metrics::Place::Outbox, 0, &["damaged"]));
+        metrics.account.damage(recovered.lost);
         let inner = Inner {
             is_in_use: AtomicBool::new(recovered.records > 0),
             is_full: AtomicBool::new(false),

@@ -80,6 +80,21 @@ impl Scene {
             life.path.queue().try_push(posted).unwrap();
         }
     }
+
+    /// Pushes large comments until the outbox and the queue take no more.
+    pub(super) async fn fill_up(&mut self, life: &Life) {
+        // 64 MiB in comments of 200 KiB.
+        let large = "x".repeat(200 * 1024);
+        let mut refused = 0;
+        while life.metrics.outbox_refused.get() == 0 || refused < 50 {
+            let posted = self.make(&large);
+            if life.path.queue().try_push(posted) == Err(PushError::Full) {
+                self.posted.pop();
+                refused += 1;
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
 }
 
 impl Life {
@@ -208,17 +223,7 @@ async fn with_the_outbox_full_the_queue_fills_senders_are_refused_and_all_is_wel
     let mut scene = Scene::new();
     let life = scene.begin(scene.config()).await;
     scene.store.fail_until_told(Fault::Refuse);
-    // 64 MiB in comments of 200 KiB.
-    let large = "x".repeat(200 * 1024);
-    let mut refused = 0;
-    while life.metrics.outbox_refused.get() == 0 || refused < 50 {
-        let posted = scene.make(&large);
-        if life.path.queue().try_push(posted) == Err(PushError::Full) {
-            scene.posted.pop();
-            refused += 1;
-            sleep(Duration::from_millis(10)).await;
-        }
-    }
+    scene.fill_up(&life).await;
     let ledger = life.ledger();
     assert!(ledger.outbox > 200 && ledger.unsettled() >= 100, "{ledger}");
     assert!(life.metrics.outbox_bytes.get() <= i64::try_from(OutboxConfig::LEAST_BYTES).unwrap());
@@ -345,9 +350,7 @@ async fn what_was_stored_does_not_come_out_of_a_closed_journal_again() {
     sleep(Duration::from_millis(100)).await;
     scene.push(&life, 20);
     life.until("those behind it are stored", |ledger| ledger.stored == 20).await;
-    let Life { mut path, .. } = life;
-    path.flusher.abort();
-    tokio::task::spawn_blocking(move || path.journal.take().unwrap().close()).await.unwrap();
+    life.killed().await;
     scene.store.heal();
     let life = scene.begin(config).await;
     assert_eq!((life.ledger().recovered, scene.memory.all().len()), (10, 30));
@@ -390,9 +393,7 @@ async fn what_the_disk_has_lost_of_the_journal_is_in_the_ledger() {
     for posted in &scene.posted {
         posted.kept().await;
     }
-    let Life { mut path, .. } = life;
-    path.flusher.abort();
-    tokio::task::spawn_blocking(move || path.journal.take().unwrap().close()).await.unwrap();
+    life.killed().await;
     damage(&scene.dir.path().join("journal/memory"));
     scene.store.heal();
     let ledger = scene.begin(config).await.ledger();

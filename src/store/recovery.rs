@@ -13,11 +13,11 @@ use tracing::{error, info, warn};
 use super::contract::{CommentStore, Record};
 use super::journal::{Left, Leftovers};
 use super::log::LogError;
-use super::outbox::Outbox;
+use super::outbox::{Outbox, revived};
 use super::path::WritePathError;
 use super::settle::Settler;
 use crate::metrics::{Metrics, Place};
-use crate::model::{Comment, Posted, Seq};
+use crate::model::Comment;
 
 /// How long after a failed attempt it is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
@@ -104,7 +104,7 @@ impl Recovery {
     }
 
     fn record(&self, comment: Comment) -> Record {
-        let posted = Arc::new(Posted::pending(comment, Seq(0), Arc::default()));
+        let posted = revived(comment);
         Record { bytes: self.store.encode(&posted.comment), posted }
     }
 }

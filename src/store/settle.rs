@@ -14,13 +14,13 @@ use crate::model::Fate;
 /// Brings fates home. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Settler {
-    aside: Arc<AsideFile>,
+    aside: AsideFile,
     metrics: Arc<Metrics>,
 }
 
 impl Settler {
     pub(super) fn new(aside: AsideFile, metrics: Arc<Metrics>) -> Self {
-        Self { aside: Arc::new(aside), metrics }
+        Self { aside, metrics }
     }
 
     /// Settles every record of a batch that lay in `place`.
@@ -51,9 +51,7 @@ impl Settler {
         for (field, _) in foreign {
             error!(field, "a record on the disk is no comment that this release knows, it is set aside");
         }
-        for _ in 0..lost + foreign.len() as u64 {
-            self.metrics.account.settle(Place::Outbox, 0, &["damaged"]);
-        }
+        self.metrics.account.damage(lost + foreign.len() as u64);
     }
 }
 

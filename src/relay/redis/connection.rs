@@ -64,19 +64,15 @@ impl Connection {
 
     /// Subscribes channels, or gives them up.
     pub(super) async fn subscribe(&self, name: &'static str, channels: &[String]) -> Result<(), RedisError> {
-        let mut command = redis::cmd(self.command(name));
-        if self.slots.is_none() {
-            command.arg(channels);
-            return self.ask(vec![("", command)]).await.into_iter().try_for_each(|answer| answer.map(drop));
-        }
         // A cluster takes only channels of one slot in one command.
-        let one = |channel: &String| {
-            let mut command = command.clone();
-            command.arg(channel);
+        let most = if self.slots.is_some() { 1 } else { channels.len().max(1) };
+        let subscribe = |some: &'_ [String]| {
+            let mut command = redis::cmd(self.command(name));
+            command.arg(some);
             command
         };
-        let commands = channels.iter().map(|channel| (channel.as_str(), one(channel))).collect();
-        self.ask(commands).await.into_iter().try_for_each(|answer| answer.map(drop))
+        let commands = channels.chunks(most).map(|some| (some.first().map_or("", String::as_str), subscribe(some)));
+        self.ask(commands.collect()).await.into_iter().try_for_each(|answer| answer.map(drop))
     }
 
     /// A channel on each server, with names that begin with this one.

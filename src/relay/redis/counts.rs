@@ -13,7 +13,9 @@ use crate::model::RoomId;
 use crate::relay::COUNTED_FOR;
 
 /// Tells and asks, in one step.
-static COUNT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("count.lua")));
+static COUNT: LazyLock<Script> = LazyLock::new(|| Script::new(COUNT_LUA));
+
+pub(super) const COUNT_LUA: &str = include_str!("count.lua");
 
 /// Most rooms in one round trip: some 5 ms of Redis, for which the comments of a tick may have to wait.
 const MAX_AT_ONCE: usize = 256;
@@ -27,13 +29,6 @@ pub(super) struct Told {
     /// Rooms of which Redis may have a number of this node's.
     rooms: HashSet<RoomId>,
     is_over: bool,
-}
-
-/// Makes the script known to the server.
-pub(super) fn load_script() -> Cmd {
-    let mut load = redis::cmd("SCRIPT");
-    load.arg("LOAD").arg(include_str!("count.lua"));
-    load
 }
 
 /// Tells how many viewers the rooms have here and takes back what was told of others; gives how many they have elsewhere.

@@ -3,8 +3,8 @@
 use futures_util::future::try_join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion, PushInfo,
-    RedisError, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion,
+    PushInfo, RedisError, Value,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -38,7 +38,7 @@ impl Servers {
     pub(super) async fn open(&self) -> Result<Connection, RedisError> {
         let connection = self.connect(None).await?;
         // A server that refuses this refuses what needs the scripts, which is dealt with there.
-        let answers = connection.ask_all(&[stream::load_script(), counts::load_script()]).await;
+        let answers = connection.ask_all(&[stream::APPEND_LUA, counts::COUNT_LUA].map(load)).await;
         let lost = answers.into_iter().flatten().filter_map(Result::err).find(|error| !is_refusal(error));
         lost.map_or(Ok(connection), Err)
     }
@@ -73,6 +73,13 @@ impl Servers {
         };
         Ok(Connection::new(vec![server], None))
     }
+}
+
+/// Makes a script known to the server.
+fn load(script: &str) -> Cmd {
+    let mut load = redis::cmd("SCRIPT");
+    load.arg("LOAD").arg(script);
+    load
 }
 
 async fn connect(

@@ -13,7 +13,9 @@ use crate::model::RoomId;
 use crate::relay::codec::{self, EntryId};
 
 /// Appends and publishes, in one step.
-static APPEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("append.lua")));
+static APPEND: LazyLock<Script> = LazyLock::new(|| Script::new(APPEND_LUA));
+
+pub(super) const APPEND_LUA: &str = include_str!("append.lua");
 
 /// A stream expires so long after its last message, or up to half as much later: those of rooms that went quiet together,
 /// as at the end of a show, are not all dropped in the same moment.
@@ -38,13 +40,6 @@ pub(super) fn append(
     append.arg(APPEND.get_hash()).arg(2).arg(key(channel)).arg(channel).arg(message).arg(count).arg(keeps);
     append.arg(u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX)).arg(u8::from(is_again)).arg(publish);
     append
-}
-
-/// Makes the script known to the server.
-pub(super) fn load_script() -> Cmd {
-    let mut load = redis::cmd("SCRIPT");
-    load.arg("LOAD").arg(include_str!("append.lua"));
-    load
 }
 
 /// What is to be read: a room's stream, from a place on.

@@ -170,15 +170,18 @@ impl Folder {
 
     /// Gives a file of ours this content, or leaves it as it is.
     pub(super) fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), LogError> {
-        let new = self.dir.join(NEW);
-        let replaced = File::create(&new).and_then(|mut file| {
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            fs::rename(&new, path)?;
-            self.sync()
-        });
+        let replaced = replace_file(path, &self.dir.join(NEW), bytes).and_then(|()| self.sync());
         replaced.map_err(LogError::io("write", path))
     }
+}
+
+/// Gives a file this content by way of `new`, or leaves it as it is. It stays so after a power cut once the folder is
+/// synced.
+pub(crate) fn replace_file(path: &Path, new: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(new, path)
 }
 
 /// Makes a folder and those above it that are missing, so that they are there after a power cut: each is only if the one

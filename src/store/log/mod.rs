@@ -25,8 +25,8 @@ use std::time::Duration;
 
 pub use error::{AppendError, LogError};
 use folder::Folder;
-pub(super) use folder::MARK;
 pub use folder::make_folder;
+pub(super) use folder::{MARK, replace_file};
 pub use read::Batch;
 use read::Cursor;
 pub use recover::Recovered;

@@ -74,8 +74,6 @@ pub struct Start {
     data_dir: PathBuf,
     config: String,
     args: Vec<String>,
-    /// How many files it may have open: the soft limit, and the hard one.
-    open_files: Option<(u32, u32)>,
     /// What goes before the command.
     prefix: Vec<String>,
 }
@@ -83,13 +81,7 @@ pub struct Start {
 impl Start {
     /// With its data in this folder and everything else at its default.
     pub fn in_folder(data_dir: &Path) -> Self {
-        Self {
-            data_dir: data_dir.to_owned(),
-            config: String::new(),
-            args: Vec::new(),
-            open_files: None,
-            prefix: Vec::new(),
-        }
+        Self { data_dir: data_dir.to_owned(), config: String::new(), args: Vec::new(), prefix: Vec::new() }
     }
 
     /// With its data on this disk.
@@ -111,7 +103,8 @@ impl Start {
 
     /// Under these limits of open files, soft and hard.
     pub fn open_files(mut self, soft: u32, hard: u32) -> Self {
-        self.open_files = Some((soft, hard));
+        let limited = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
+        self.prefix.extend(["sh", "-c", &limited].map(str::to_owned));
         self
     }
 
@@ -120,22 +113,9 @@ impl Start {
         let file = folder.path().join("danmakud.toml");
         std::fs::write(&file, &self.config).expect("the folder is ours");
         let binary = env!("CARGO_BIN_EXE_danmakud");
-        let mut command = match self.open_files {
-            Some((soft, hard)) => {
-                let mut shell = Command::new("sh");
-                let limited = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
-                shell.args(["-c", &limited, binary]);
-                shell
-            }
-            None => match self.prefix.split_first() {
-                Some((program, args)) => {
-                    let mut command = Command::new(program);
-                    command.args(args).arg(binary);
-                    command
-                }
-                None => Command::new(binary),
-            },
-        };
+        let mut words = self.prefix.iter().map(String::as_str).chain([binary]);
+        let mut command = Command::new(words.next().expect("the binary at least"));
+        command.args(words);
         command.arg("--config").arg(&file).arg("--data-dir").arg(&self.data_dir);
         if !self.args.iter().any(|arg| arg == "--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
