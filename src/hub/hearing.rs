@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::Hub;
 use super::entrance::MOST_COUNTED;
 use super::source::Source;
-use crate::model::{CommentId, Position, RoomId, Timestamp};
+use crate::model::{Comment, RoomId, Timestamp};
 use crate::relay::{Envelope, Heard};
 use crate::room::{Fetched, Room, SETTLING, Snapshot};
 use crate::store::StoreError;
@@ -157,18 +157,38 @@ impl Hub {
     }
 
     async fn fetch(&self, room: &Room, from: Timestamp, at: Timestamp) -> Result<Fetched, StoreError> {
-        let store = &self.inner.parts.store;
-        let mut page = self.read(store.load_recent(room.id(), from, self.inner.config.room.ring)).await?;
-        page.comments.reverse();
-        let mut left_out = 0;
-        if page.has_more
-            && let Some(oldest) = page.comments.first().map(|comment| comment.position())
-        {
-            let after = Position { ts: from, id: CommentId::MIN };
-            let count = self.read(store.count_between(room.id(), after, oldest, MOST_COUNTED)).await?;
-            left_out = count.saturating_sub(room.count_between(after, oldest));
+        let (comments, left_out) = self.sift(room, from, |comments| room.retain_lost(comments)).await?;
+        Ok(Fetched { at, comments, left_out })
+    }
+
+    /// Reads what the store has of a room from a moment on, and leaves of it what `retain` does. Gives the newest, oldest
+    /// first and no more than a ring holds, and how many there are beside them.
+    pub(super) async fn sift(
+        &self,
+        room: &Room,
+        from: Timestamp,
+        retain: impl Fn(&mut Vec<Comment>),
+    ) -> Result<(Vec<Comment>, u64), StoreError> {
+        let (store, ring) = (&self.inner.parts.store, self.inner.config.room.ring);
+        let (mut found, mut beside, mut read) = (Vec::new(), 0, 0);
+        let mut page = self.read(store.load_recent(room.id(), from, ring)).await?;
+        loop {
+            page.comments.retain(|comment| comment.ts >= from);
+            let oldest = page.comments.last().filter(|_| page.has_more).map(Comment::position);
+            read += page.comments.len() as u64;
+            retain(&mut page.comments);
+            found.append(&mut page.comments);
+            beside += found.len().saturating_sub(ring) as u64;
+            found.truncate(ring);
+            match oldest {
+                Some(oldest) if read < MOST_COUNTED => {
+                    page = self.read(store.load_before(room.id(), oldest, ring)).await?;
+                }
+                _ => break,
+            }
         }
-        Ok(Fetched { at, comments: page.comments, left_out })
+        found.reverse();
+        Ok((found, beside))
     }
 
     /// Mends the rooms that have viewers.

@@ -231,3 +231,56 @@ async fn a_room_that_was_vacated_does_not_go_on_from_where_it_was() {
     let ((entrance, _socket), ()) = tokio::join!(scene.join(None), late);
     assert_eq!(recent(&entrance), [missed]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn in_a_rush_what_was_heard_and_has_left_the_ring_does_not_come_twice_and_what_was_not_comes_once() {
+    let scene = scene();
+    let (_entrance, socket) = join(&scene, None).await;
+    let mut lost = Vec::new();
+    for n in 0..500 {
+        scene.pass(Duration::from_millis(5));
+        let comment = elsewhere(&scene, n);
+        if n % 100 == 7 {
+            lost.push(comment);
+        } else {
+            relayed(&scene, &comment);
+        }
+        // Two looks into the store while hearing is new, of which one comes long after some have left the ring.
+        if [300, 499].contains(&n) {
+            scene.hub.mend_all().await;
+        }
+        tick().await;
+    }
+    // What the store was faster to bring than the relay, long gone from the ring.
+    lost.iter().for_each(|comment| relayed(&scene, comment));
+    tick().await;
+    let told = socket.frames().iter().filter(|frame| matches!(frame, Frame::Gap(_))).count();
+    assert_eq!((socket.places().len(), told), (500, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_connection_missed_in_a_rush_is_given_or_told() {
+    let scene = scene();
+    let (_entrance, socket) = join(&scene, None).await;
+    scene.pass(SETTLING * 4);
+    scene.hub.mend_all().await;
+    // Nothing is heard any more, and it is noticed six seconds later. Meanwhile what is said here fills the ring twice.
+    let mut n = 0;
+    for round in 0..6 {
+        for _ in 0..40 {
+            scene.pass(Duration::from_millis(25));
+            n += 1;
+            elsewhere(&scene, n);
+            scene.say(1);
+        }
+        scene.flush(40);
+        tick().await;
+        assert_eq!(socket.places().len(), 40 * (round + 1));
+    }
+    scene.hub.hear(Heard::Lost);
+    scene.hub.hear(begun());
+    scene.hub.mend_all().await;
+    tick().await;
+    let told: u64 = socket.frames().iter().map(|frame| if let Frame::Gap(n) = frame { *n } else { 0 }).sum();
+    assert_eq!((told, socket.places().len()), (140, 240 + 100), "of 240 from elsewhere the ring takes 100");
+}

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::Hub;
-use crate::model::Cursor;
+use crate::model::{Comment, Cursor};
 use crate::room::Room;
 
 /// How often the store is asked while viewers come from other nodes, however many.
@@ -30,10 +30,10 @@ impl Hub {
         if self.is_cold() {
             return true;
         }
-        match self.read(self.inner.parts.store.load_recent(room.id(), from, self.inner.config.room.ring)).await {
-            Ok(mut page) => {
-                page.comments.reverse();
-                let strays = room.take_strays(at, page.comments);
+        let retain = |comments: &mut Vec<Comment>| room.retain_strays(at, comments);
+        match self.sift(room, from, retain).await {
+            Ok((comments, _beyond)) => {
+                let strays = room.take_strays(at, comments);
                 if !strays.is_empty() {
                     // The dead node's viewers may all have come here.
                     self.inner.parts.relay.forward(room.id(), &strays);

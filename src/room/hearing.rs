@@ -3,13 +3,12 @@
 //!
 //! A node that is alone has nothing to miss: its rooms are never deaf and never have a [`Hole`].
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::{Room, State};
-use crate::model::{Comment, CommentId, Position, Posted, Timestamp};
+use crate::model::{Comment, Posted, Timestamp};
 
 /// After this long every node is taken to have stored what it accepted: a flush is due every 100 ms, and the clocks of
 /// nodes differ by less than the rest.
@@ -21,9 +20,6 @@ const UNNOTICED: Duration = Duration::from_secs(10);
 
 /// A mended hole is left alone for this long, so that a crowd that joins costs one read a second and not one each.
 const MEND_EVERY: Duration = Duration::from_secs(1);
-
-/// How long a read of the store may take, as far as the ring is concerned.
-const READ_WITHIN: Duration = Duration::from_secs(2);
 
 /// How a room hears the other nodes. One that is alone hears all there is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,9 +79,9 @@ impl Hearing {
 pub struct Fetched {
     /// When the read began.
     pub at: Timestamp,
-    /// The newest comments from [`Room::hole`] on, oldest first.
+    /// The newest lost comments from [`Room::hole`] on, oldest first.
     pub comments: Vec<Comment>,
-    /// How many older ones of the stretch there are beside them.
+    /// How many older ones are lost beside them.
     pub left_out: u64,
 }
 
@@ -126,9 +122,8 @@ impl Room {
         let hearing = &state.hearing;
         let since = hearing.lacks_since()?;
         let is_first = hearing.deaf_since.is_none() && hearing.hole.is_some_and(|hole| hole.since <= hole.heard_from);
-        // What has left the ring in order was given, and would count as missed; so would what leaves it meanwhile.
-        let oldest = state.ring.whole_from().plus(READ_WITHIN).min(since);
-        let not_before = if hearing.has_lapsed { Timestamp::MIN } else { oldest };
+        // What left the ring before that was given, as far as anything was.
+        let not_before = if hearing.has_lapsed { Timestamp::MIN } else { state.ring.known_from().min(since) };
         (is_first || since.plus(MEND_EVERY) <= now).then(|| since.minus(UNNOTICED).max(not_before))
     }
 
@@ -149,13 +144,11 @@ impl Room {
     /// until then another node may have comments that are not stored yet.
     pub fn mend(&self, fetched: Fetched) {
         let mut state = self.lock();
-        let Some(since) = state.hearing.lacks_since() else { return };
+        if state.hearing.lacks_since().is_none() {
+            return;
+        }
         let Fetched { at, mut comments, left_out } = fetched;
-        let (whole_from, process) = (state.ring.whole_from(), self.ids.process());
-        // What was heard, or accepted here, and has left the ring again must not come twice.
-        let is_lost = |comment: &Comment| comment.ts >= since && comment.id.process() != process;
-        comments.retain(|comment| comment.ts >= whole_from || is_lost(comment));
-        state.leave_out_known(&mut comments, |comment| comment.id);
+        state.retain_lost(self.ids.process(), &mut comments);
         state.ring.skip(left_out);
         let came = Instant::now();
         for comment in comments {
@@ -174,21 +167,19 @@ impl Room {
         self.dirty.notify_one();
     }
 
-    /// How many comments between these places are in the ring.
-    #[must_use]
-    pub fn count_between(&self, after: Position, before: Position) -> u64 {
-        let is_between = |position: Position| after < position && position < before;
-        self.lock().ring.iter().filter(|posted| is_between(posted.comment.position())).count() as u64
+    /// Leaves those of the store's comments that other nodes accepted and that were never heard.
+    pub fn retain_lost(&self, comments: &mut Vec<Comment>) {
+        self.lock().retain_lost(self.ids.process(), comments);
     }
 }
 
 impl State {
-    /// Removes those that the ring has.
-    pub(super) fn leave_out_known<T>(&self, comments: &mut Vec<T>, id: impl Fn(&T) -> CommentId) {
-        let mut unknown: HashSet<CommentId> = comments.iter().map(&id).collect();
-        for posted in self.ring.iter() {
-            unknown.remove(&posted.comment.id);
-        }
-        comments.retain(|comment| unknown.remove(&id(comment)));
+    fn retain_lost(&self, here: [u8; 5], comments: &mut Vec<Comment>) {
+        let (known_from, since) = (self.ring.known_from(), self.hearing.lacks_since().unwrap_or(Timestamp::MAX));
+        // What is older than the ring knows cannot have been heard while nothing was.
+        let unheard = since..self.hearing.hears_since();
+        let may_be_lost = |comment: &Comment| comment.ts >= known_from || unheard.contains(&comment.ts);
+        comments.retain(|comment| may_be_lost(comment) && comment.id.process() != here);
+        self.ring.leave_out_known(comments, Comment::position);
     }
 }

@@ -5,6 +5,7 @@
 //! order is held), and no other node. Callers are the hub, and sessions for their own viewer.
 
 mod batch;
+mod departed;
 mod fanout;
 mod hearing;
 mod nonces;
@@ -245,7 +246,7 @@ impl Room {
             return Err(Retired);
         }
         // The store may have been faster than the relay.
-        state.leave_out_known(&mut comments, |relayed| relayed.comment.id);
+        state.ring.leave_out_known(&mut comments, |relayed| relayed.comment.position());
         state.last_used = Instant::now();
         let at = state.last_used;
         for Relayed { comment, sender } in comments {

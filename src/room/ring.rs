@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::batch::{Batch, MAX_BATCH};
+use super::departed::Departed;
 use super::thin::{Shares, Thinner};
 use crate::model::{Comment, Cursor, Epoch, Given, Position, Posted, Seq, Timestamp};
 
@@ -41,6 +42,8 @@ pub struct Ring {
     /// What was given to who has had all that stood before the oldest comment here, and all there is; none on a node that
     /// is alone, where the order of comments is that of their times.
     given: Option<Box<(Given, Given)>>,
+    /// What has left of late; none on a node that is alone, to which nothing comes once more.
+    departed: Option<Box<Departed>>,
 }
 
 impl Ring {
@@ -61,6 +64,7 @@ impl Ring {
             glimpse: None,
             thinner: None,
             given: None,
+            departed: None,
         }
     }
 
@@ -69,7 +73,8 @@ impl Ring {
     pub fn among_others(self) -> Self {
         // What comes later and is older than the ring is what the store has, and who is here was given or told of that.
         let before = Given::until(self.whole_from);
-        Self { given: Some(Box::new((before, before))), ..self }
+        let departed = Some(Box::new(Departed::since(self.whole_from)));
+        Self { given: Some(Box::new((before, before))), departed, ..self }
     }
 
     /// The life of the room that the places count in.
@@ -88,6 +93,29 @@ impl Ring {
     #[must_use]
     pub fn whole_from(&self) -> Timestamp {
         self.whole_from
+    }
+
+    /// Of every comment from this moment on the ring knows whether it was here.
+    #[must_use]
+    pub fn known_from(&self) -> Timestamp {
+        self.departed.as_ref().map_or(self.whole_from, |departed| departed.known_from()).min(self.whole_from)
+    }
+
+    /// Removes those that are or, since [`Ring::known_from`], were here.
+    pub fn leave_out_known<T>(&self, comments: &mut Vec<T>, position: impl Fn(&T) -> Position) {
+        let mut unknown: HashSet<_> = comments.iter().map(&position).collect();
+        for posted in self.iter() {
+            unknown.remove(&posted.comment.position());
+        }
+        // Mostly they are newer than all that has left.
+        if let Some(departed) = &self.departed
+            && unknown.iter().any(|position| position.ts < self.whole_from)
+        {
+            for position in departed.iter() {
+                unknown.remove(&position);
+            }
+        }
+        comments.retain(|comment| unknown.remove(&position(comment)));
     }
 
     /// Appends a comment whose place is [`Ring::next`], and which came in at `at`.
@@ -118,6 +146,9 @@ impl Ring {
         while self.batches.front().is_some_and(is_over) {
             self.drop_oldest();
         }
+        if let Some(departed) = &mut self.departed {
+            departed.forget_old(now);
+        }
     }
 
     fn drop_oldest(&mut self) {
@@ -131,6 +162,9 @@ impl Ring {
         self.glimpse.iter_mut().for_each(Vec::clear);
         for posted in oldest.comments() {
             posted.leave_ring();
+            if let Some(departed) = &mut self.departed {
+                departed.note(posted.comment.position());
+            }
             // A comment of the same millisecond may have been dropped with it: whole only from the next one on.
             self.whole_from = self.whole_from.max(Timestamp::from_millis(posted.comment.ts.millis() + 1));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Room, SETTLING};
+use super::{Room, SETTLING, State};
 use crate::model::{Comment, Posted, Timestamp};
 
 /// How far back strays are looked for. A dead node's viewers come within that, or find it in the ring when they do.
@@ -39,21 +39,22 @@ impl Room {
         let Strays { since, asked } = state.strays?;
         // What was asked for before need not be read again, but for what was stored or due since.
         let from = asked.map_or(since.minus(BACK), |asked| asked.minus(SETTLING));
-        Some(from.max(state.ring.whole_from()))
+        Some(from.max(state.ring.known_from()))
+    }
+
+    /// Leaves the strays of these, when the store was asked `at`: what other nodes accepted and was never heard, though it
+    /// has been long enough.
+    pub fn retain_strays(&self, at: Timestamp, comments: &mut Vec<Comment>) {
+        self.lock().retain_strays(at, self.ids.process(), comments);
     }
 
     /// Lets out the strays among what the store had from [`Room::strays_from`] on, oldest first, when it was asked `at`.
     /// Gives them.
     pub fn take_strays(&self, at: Timestamp, mut comments: Vec<Comment>) -> Vec<Arc<Posted>> {
         let mut state = self.lock();
-        let (whole_from, process, until) = (state.ring.whole_from(), self.ids.process(), at.minus(HEARD_WITHIN));
-        let is_open = |strays: &Strays| strays.since >= until;
+        let is_open = |strays: &Strays| strays.since >= at.minus(HEARD_WITHIN);
         state.strays = state.strays.filter(is_open).map(|strays| Strays { asked: Some(at), ..strays });
-        // Of what has left the ring nobody knows any more whether it was heard.
-        let may_stray =
-            |comment: &Comment| (whole_from..until).contains(&comment.ts) && comment.id.process() != process;
-        comments.retain(may_stray);
-        state.leave_out_known(&mut comments, |comment| comment.id);
+        state.retain_strays(at, self.ids.process(), &mut comments);
         let (mut strays, came) = (Vec::new(), Instant::now());
         for comment in comments {
             let posted = Arc::new(Posted::foreign(comment, state.ring.next()));
@@ -63,5 +64,14 @@ impl Room {
         drop(state);
         self.dirty.notify_one();
         strays
+    }
+}
+
+impl State {
+    fn retain_strays(&self, at: Timestamp, here: [u8; 5], comments: &mut Vec<Comment>) {
+        // Of what is older nobody knows any more whether it was heard.
+        let may_stray = self.ring.known_from()..at.minus(HEARD_WITHIN);
+        comments.retain(|comment| may_stray.contains(&comment.ts) && comment.id.process() != here);
+        self.ring.leave_out_known(comments, Comment::position);
     }
 }
