@@ -7,6 +7,7 @@ mod drain;
 mod embedded;
 mod evening;
 mod faults;
+mod fleet;
 mod handshake;
 mod hostile;
 mod http;

@@ -162,3 +162,25 @@ async fn a_slot_that_moves_takes_its_rooms_along() {
     exchange(&a, &mut b, "r1").await;
     assert_eq!((b.gaps("bridged"), b.gaps("unknown")), (1, 0), "its stream came along");
 }
+
+#[tokio::test]
+async fn in_a_cluster_the_replica_of_a_dead_master_takes_its_rooms_over() {
+    let mut cluster = RedisServer::start_cluster().await;
+    let slot: u16 = ask(&cluster[0], &["CLUSTER", "KEYSLOT", "danmakud:room:r1"]).await;
+    let dies = usize::from(slot > 5460) + usize::from(slot > 10_922);
+    let _replica = cluster[dies].start_cluster_replica().await;
+    let url = cluster[(dies + 1) % cluster.len()].url();
+    let config = RedisConfig { topology: Topology::Cluster, ..RedisConfig::new(&url) };
+    let (a, mut b) = (Node::join_with(config.clone()).await, hearing(config, &ROOMS).await);
+    a.send("r1", &["before"]);
+    assert_eq!(b.next().await.1, ["before"]);
+    cluster[dies].kill();
+    let begun = Instant::now();
+    a.send("r1", &["meanwhile"]);
+    while b.next().await.1 != ["meanwhile"] {}
+    println!("heard again {:?} after a master of the cluster had died", begun.elapsed());
+    for room in ROOMS {
+        exchange(&a, &mut b, room).await;
+    }
+    b.wait_for_probe(true).await;
+}

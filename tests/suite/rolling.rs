@@ -2,23 +2,18 @@
 //! comment once.
 
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::support::mongod::ReplicaSet;
-use super::support::redis::{Cable, RedisServer};
-use super::support::server::{NO_LIMITS, PATIENCE, Server, Start, until};
-use super::support::viewer::{Seen, Viewer};
+use super::support::fleet::{Addresses, Fleet, NODES};
+use super::support::server::{PATIENCE, until};
+use super::support::viewer::Seen;
 
-const NODES: usize = 3;
-const ROOM: &str = "r";
 const VIEWERS: usize = 12;
 const SENDERS: usize = 9;
 
@@ -28,83 +23,6 @@ const EACH_EVERY: Duration = Duration::from_millis(50);
 /// How long after the last comment everything must have come: strays are looked for every five seconds, until they are
 /// ten seconds old.
 const LATE: Duration = Duration::from_secs(25);
-
-const STOP: &str = "[shutdown]\ngrace = \"500ms\"\nclose_spread = \"1s\"\nreconnect_after = \"200ms\"";
-
-/// Where the nodes are now; all who walk from node to node look here.
-#[derive(Clone, Default)]
-struct Addresses(Arc<Mutex<[Option<SocketAddr>; NODES]>>);
-
-impl Addresses {
-    fn set(&self, node: usize, address: Option<SocketAddr>) {
-        self.0.lock().unwrap()[node] = address;
-    }
-
-    /// Goes to the next node that takes the connection, with a query.
-    async fn next(&self, node: &mut usize, query: &str) -> Viewer {
-        loop {
-            *node = (*node + 1) % NODES;
-            let address = self.0.lock().unwrap()[*node];
-            if let Some(address) = address
-                && let Ok(viewer) = Viewer::try_join(address, ROOM, query).await
-            {
-                return viewer;
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-
-struct Cluster {
-    nodes: Vec<Option<Server>>,
-    addresses: Addresses,
-    mongodb: String,
-    /// Redis, as each node reaches it.
-    redis: [String; NODES],
-    folders: Vec<TempDir>,
-    /// What the first node reaches it by.
-    cable: Cable,
-    _redis: RedisServer,
-}
-
-impl Cluster {
-    async fn start(database: &str) -> Self {
-        let redis = RedisServer::start().await;
-        let mongodb = ReplicaSet::shared().await.uri(None).replace("/?", &format!("/{database}?"));
-        let (behind, cable) = redis.behind_cable().await;
-        let urls = [behind, redis.url(), redis.url()];
-        let folders = (0..NODES).map(|_| tempfile::tempdir().unwrap()).collect();
-        let nodes = (0..NODES).map(|_| None).collect();
-        let addresses = Addresses::default();
-        let mut cluster = Self { nodes, addresses, mongodb, redis: urls, folders, cable, _redis: redis };
-        for node in 0..NODES {
-            cluster.begin(node).await;
-        }
-        cluster
-    }
-
-    /// Starts a node, and waits until it is ready.
-    async fn begin(&mut self, node: usize) {
-        let flags = ["--mongodb", &self.mongodb, "--redis", &self.redis[node]];
-        let server = Start::in_folder(self.folders[node].path()).config(NO_LIMITS).config(STOP).args(&flags).run();
-        until("the node is ready", async || server.request("GET", "/readyz", "").await.0 == 200).await;
-        self.addresses.set(node, Some(server.address));
-        self.nodes[node] = Some(server);
-    }
-
-    /// Stops a node as a rolling restart does, and starts it anew.
-    async fn restart(&mut self, node: usize) {
-        let end = self.nodes[node].take().unwrap().stop().await;
-        assert_eq!((end.code, end.ledger().not_stored), (Some(0), 0), "{end:?}");
-        self.begin(node).await;
-    }
-
-    /// Kills a node as `kill -9` does.
-    fn kill(&mut self, node: usize) {
-        self.addresses.set(node, None);
-        drop(self.nodes[node].take());
-    }
-}
 
 /// What a viewer has seen on all its nodes.
 #[derive(Debug, Default)]
@@ -259,10 +177,10 @@ impl Load {
 
 #[tokio::test]
 async fn a_rolling_restart_under_load_loses_and_doubles_nothing_for_who_follows_the_hint() {
-    let mut cluster = Cluster::start("rolling_restart").await;
-    let load = Load::begin(&cluster.addresses).await;
+    let mut fleet = Fleet::start("rolling_restart").await;
+    let load = Load::begin(&fleet.addresses).await;
     for node in 0..NODES {
-        cluster.restart(node).await;
+        fleet.restart(node).await;
         load.go_on(100).await;
     }
     let moves = load.end(|promised| promised.accepted.into_iter().chain(promised.stored).collect()).await;
@@ -271,12 +189,12 @@ async fn a_rolling_restart_under_load_loses_and_doubles_nothing_for_who_follows_
 
 #[tokio::test]
 async fn a_node_killed_under_load_takes_nothing_stored_with_it_and_doubles_nothing() {
-    let mut cluster = Cluster::start("rolling_kill").await;
-    let load = Load::begin(&cluster.addresses).await;
+    let mut fleet = Fleet::start("rolling_kill").await;
+    let load = Load::begin(&fleet.addresses).await;
     for node in 0..NODES - 1 {
-        cluster.kill(node);
+        fleet.kill(node);
         load.go_on(300).await;
-        cluster.begin(node).await;
+        fleet.begin(node).await;
         load.go_on(300).await;
     }
     let moves = load.end(|promised| promised.stored).await;
@@ -285,13 +203,13 @@ async fn a_node_killed_under_load_takes_nothing_stored_with_it_and_doubles_nothi
 
 #[tokio::test]
 async fn what_a_killed_node_had_stored_and_not_passed_on_reaches_the_viewers_of_the_others() {
-    let mut cluster = Cluster::start("rolling_strays").await;
-    let load = Load::begin(&cluster.addresses).await;
+    let mut fleet = Fleet::start("rolling_strays").await;
+    let load = Load::begin(&fleet.addresses).await;
     // Twelve seconds: by then the others have heard each other for so long that they look into the store no more.
     load.go_on(2200).await;
-    cluster.cable.cut();
+    fleet.cable.cut();
     load.go_on(100).await;
-    cluster.kill(0);
+    fleet.kill(0);
     load.go_on(100).await;
     load.end(|promised| promised.stored).await;
 }

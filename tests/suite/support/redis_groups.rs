@@ -14,9 +14,8 @@ impl RedisServer {
 
     /// A cluster of three masters.
     pub async fn start_cluster() -> [Self; 3] {
-        let args = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
-        let start = || async { Self::start_as(None, &args).await };
-        let servers = [start().await, start().await, start().await];
+        let servers =
+            [Self::start_for_cluster().await, Self::start_for_cluster().await, Self::start_for_cluster().await];
         let bounds = ["0 5460", "5461 10922", "10923 16383"];
         for (server, bounds) in servers.iter().zip(bounds) {
             let (first, last) = bounds.split_once(' ').unwrap();
@@ -35,6 +34,30 @@ impl RedisServer {
         })
         .await;
         servers
+    }
+
+    async fn start_for_cluster() -> Self {
+        Self::start_as(None, &["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]).await
+    }
+
+    /// A replica of this master of a cluster, which takes over when that dies.
+    pub async fn start_cluster_replica(&self) -> Self {
+        let replica = Self::start_for_cluster().await;
+        let _: String = ask(&replica, &["CLUSTER", "MEET", "127.0.0.1", &self.port().to_string()]).await;
+        let id: String = ask(self, &["CLUSTER", "MYID"]).await;
+        wait_until("it knows its master", async || {
+            let nodes: String = ask(&replica, &["CLUSTER", "NODES"]).await;
+            nodes.contains(&id)
+        })
+        .await;
+        let _: String = ask(&replica, &["CLUSTER", "REPLICATE", &id]).await;
+        wait_until("all know that it follows", async || {
+            let (link, nodes): (String, String) =
+                (ask(&replica, &["INFO", "replication"]).await, ask(self, &["CLUSTER", "NODES"]).await);
+            link.contains("master_link_status:up") && nodes.contains("slave")
+        })
+        .await;
+        replica
     }
 
     /// Moves a slot with what is in it to another server.
