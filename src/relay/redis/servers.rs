@@ -95,7 +95,9 @@ async fn connect(
         config = config.set_push_sender(pushes);
         settings = settings.set_protocol(ProtocolVersion::RESP3);
     }
-    let client = Client::open(address.set_redis_settings(settings))?;
+    // A pipeline's last, short packet must not wait until the ones before it are acknowledged.
+    let tcp = address.tcp_settings().clone().set_nodelay(true);
+    let client = Client::open(address.set_redis_settings(settings).set_tcp_settings(tcp))?;
     let mut connection = timeout(ANSWER_WITHIN, client.get_multiplexed_async_connection_with_config(&config))
         .await
         .map_err(|_| refused("no answer in time"))??;

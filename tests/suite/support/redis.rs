@@ -160,6 +160,9 @@ impl Cable {
 }
 
 async fn carry(mut near: tokio::net::TcpStream, mut far: tokio::net::TcpStream, mut states: watch::Receiver<State>) {
+    for end in [&near, &far] {
+        end.set_nodelay(true).unwrap();
+    }
     let (mut up, mut down) = ([0; 4096], [0; 4096]);
     let begun = states.borrow().cuts;
     loop {

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
 use super::server::PATIENCE;
 
@@ -41,7 +41,9 @@ impl Viewer {
 
     /// As [`Viewer::join`], when it may fail.
     pub async fn try_join(address: SocketAddr, room: &str, query: &str) -> Result<Self, Error> {
-        let connect = connect_async(format!("ws://{address}/ws/{room}?{query}"));
+        // Without Nagle, as browsers do.
+        let url = format!("ws://{address}/ws/{room}?{query}");
+        let connect = connect_async_with_config(url, None, true);
         let (socket, _) = timeout(PATIENCE, connect).await.expect("the server answers in time")?;
         let mut viewer = Self { socket, hello: Value::Null, cursor: String::new(), put_by: VecDeque::new() };
         viewer.hello = viewer.frame().await;
