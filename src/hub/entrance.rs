@@ -87,7 +87,8 @@ impl Hub {
             && cursor.position.ts > Timestamp::MIN
             && cursor.position.ts < self.inner.parts.clock.now().minus(self.inner.config.retention);
         let Reach::Before { start, oldest } = room.reach(&cursor) else {
-            let missed = if has_expired { Missed::AtLeast(0) } else { Missed::Exactly(0) };
+            let is_exact = !has_expired && !room.leaves_in_doubt(&cursor);
+            let missed = if is_exact { Missed::Exactly(0) } else { Missed::AtLeast(0) };
             return (Begin::After(cursor), missed, Source::Memory);
         };
         if self.is_cold() {
@@ -95,10 +96,10 @@ impl Hub {
         }
         let before = oldest.unwrap_or(Position::END);
         // Asked before the store is: what is on its way there is not counted.
-        let is_settled = self.is_settled(room.overhang());
+        let is_known = self.is_settled(room.overhang()) && !has_expired && !room.leaves_in_doubt(&cursor);
         let counted = self.read(self.inner.parts.store.count_between(room.id(), cursor.newest(), before, MOST_COUNTED));
         let (missed, source) = match counted.await {
-            Ok(count) if count >= MOST_COUNTED || has_expired || !is_settled => (Missed::AtLeast(count), Source::Store),
+            Ok(count) if count >= MOST_COUNTED || !is_known => (Missed::AtLeast(count), Source::Store),
             Ok(count) => (Missed::Exactly(count), Source::Store),
             Err(error) => {
                 self.turn_cold(&error);

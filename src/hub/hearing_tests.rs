@@ -284,3 +284,49 @@ async fn what_a_dead_connection_missed_in_a_rush_is_given_or_told() {
     let told: u64 = socket.frames().iter().map(|frame| if let Frame::Gap(n) = frame { *n } else { 0 }).sum();
     assert_eq!((told, socket.places().len()), (140, 240 + 100), "of 240 from elsewhere the ring takes 100");
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_before_its_node_has_caught_up_is_told_elsewhere_that_something_may_be_missing() {
+    let (here, there) = (scene(), scene());
+    let (entrance, _socket) = join(&here, None).await;
+    let (_stays, _other_socket) = join(&there, None).await;
+    let pass = |by| {
+        here.pass(by);
+        there.pass(by);
+    };
+    pass(SETTLING * 4);
+    here.hub.mend_all().await;
+    there.hub.mend_all().await;
+    here.hub.hear(Heard::Lost);
+    pass(Duration::from_secs(1));
+    // Accepted by a third node, heard there alone; the next one is heard by both.
+    let missed = elsewhere(&here, 1);
+    relayed(&there, &missed);
+    pass(Duration::from_secs(1));
+    here.hub.hear(begun());
+    let heard = elsewhere(&here, 2);
+    [&here, &there].into_iter().for_each(|scene| relayed(scene, &heard));
+    tick().await;
+    let leave = async || entrance.joined.seat.room().newest_cursor();
+    let (moved, socket) = there.join(Some(leave().await)).await;
+    tick().await;
+    assert_eq!((moved.missed, socket.places().len()), (Missed::AtLeast(0), 0));
+    pass(SETTLING);
+    here.hub.mend_all().await;
+    tick().await;
+    let (moved, socket) = there.join(Some(leave().await)).await;
+    tick().await;
+    assert_eq!((moved.missed, socket.places().len()), (Missed::Exactly(0), 0), "it had all by then");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_said_while_a_node_was_deaf_leaves_nothing_in_doubt() {
+    let (here, there) = (scene(), scene());
+    let (entrance, _socket) = join(&here, None).await;
+    let (_stays, _other_socket) = join(&there, None).await;
+    let heard = elsewhere(&here, 1);
+    [&here, &there].into_iter().for_each(|scene| relayed(scene, &heard));
+    tick().await;
+    let cursor = entrance.joined.seat.room().newest_cursor();
+    assert_eq!(there.join(Some(cursor)).await.0.missed, Missed::Exactly(0));
+}

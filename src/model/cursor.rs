@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use thiserror::Error;
 
-use super::given::{Given, MOST};
+use super::given::{Doubt, Given, MOST};
 use super::ids::{CommentId, Epoch, Seq, Timestamp};
 
 /// A comment's place in the order that every store and every node agrees on: by time, then by id.
@@ -59,14 +59,16 @@ pub struct Cursor {
 #[error("not a cursor that this server gave out")]
 pub struct CursorError;
 
-/// The version without [`Cursor::given`], and the one with it.
+/// The version without [`Cursor::given`], the one with it, and the one in which some of that is in doubt.
 const ALONE: u8 = 1;
 const AMONG_OTHERS: u8 = 2;
+const IN_DOUBT: u8 = 3;
 
 /// Bytes of a time and id, and of a cursor without and with all that was given.
 const POSITION: usize = 8 + 12;
 const LEN: usize = 1 + 8 + 8 + POSITION;
-const MOST_LEN: usize = LEN + 8 + MOST * POSITION;
+const DOUBT: usize = 8 + 8 + 5;
+const MOST_LEN: usize = LEN + 8 + DOUBT + MOST * POSITION;
 
 impl Cursor {
     /// A cursor that knows only a position, as a page from the store gives it.
@@ -83,16 +85,24 @@ impl Cursor {
     }
 
     /// The opaque text for clients: base64url of version, epoch, seq, time (big-endian) and id, 50 characters; what was
-    /// given follows as the horizon and each mark's time and id.
+    /// given follows as the horizon, the doubt (its two times and the process) if there is one, and each mark's time and id.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut raw = Vec::with_capacity(LEN);
-        raw.push(self.given.map_or(ALONE, |_| AMONG_OTHERS));
+        raw.push(match &self.given {
+            None => ALONE,
+            Some(given) => given.doubt().map_or(AMONG_OTHERS, |_| IN_DOUBT),
+        });
         raw.extend(self.epoch.0.to_be_bytes());
         raw.extend(self.seq.0.to_be_bytes());
         write_position(&mut raw, self.position);
         if let Some(given) = &self.given {
             raw.extend(given.horizon().millis().to_be_bytes());
+            if let Some(Doubt { from, until, except }) = given.doubt() {
+                raw.extend(from.millis().to_be_bytes());
+                raw.extend(until.millis().to_be_bytes());
+                raw.extend(except);
+            }
             given.marks().iter().for_each(|mark| write_position(&mut raw, *mark));
         }
         URL_SAFE_NO_PAD.encode(raw)
@@ -116,19 +126,34 @@ impl Cursor {
         let (epoch, rest) = rest.split_first_chunk()?;
         let (seq, rest) = rest.split_first_chunk()?;
         let (position, rest) = rest.split_first_chunk()?;
-        let given = match (*version, rest.split_first_chunk()) {
-            (ALONE, None) if rest.is_empty() => None,
-            (AMONG_OTHERS, Some((horizon, rest))) => {
-                let (marks, rest) = rest.as_chunks();
-                let horizon = Timestamp::from_millis(i64::from_be_bytes(*horizon));
-                let is_whole = rest.is_empty() && marks.len() <= MOST;
-                Some(is_whole.then(|| Given::new(horizon, marks.iter().map(read_position)))?)
-            }
+        let given = match *version {
+            ALONE => rest.is_empty().then_some(None)?,
+            AMONG_OTHERS => Some(read_given(rest, false)?),
+            IN_DOUBT => Some(read_given(rest, true)?),
             _ => return None,
         };
         let (epoch, seq) = (Epoch(u64::from_be_bytes(*epoch)), Seq(u64::from_be_bytes(*seq)));
         Some(Self { epoch, seq, position: read_position(position), given })
     }
+}
+
+fn read_given(raw: &[u8], is_in_doubt: bool) -> Option<Given> {
+    let (horizon, mut rest) = raw.split_first_chunk()?;
+    let mut doubt = None;
+    if is_in_doubt {
+        let (from, after) = rest.split_first_chunk()?;
+        let (until, after) = after.split_first_chunk()?;
+        let (except, after) = after.split_first_chunk()?;
+        doubt = Some(Doubt { from: read_time(from), until: read_time(until), except: *except });
+        rest = after;
+    }
+    let (marks, rest) = rest.as_chunks();
+    let is_whole = rest.is_empty() && marks.len() <= MOST;
+    is_whole.then(|| Given::new(read_time(horizon), marks.iter().map(read_position)).with_doubt(doubt))
+}
+
+fn read_time(raw: &[u8; 8]) -> Timestamp {
+    Timestamp::from_millis(i64::from_be_bytes(*raw))
 }
 
 fn write_position(raw: &mut Vec<u8>, Position { ts, id }: Position) {
@@ -162,9 +187,16 @@ mod tests {
         }
 
         #[test]
-        fn so_does_what_was_given(horizon: i64, marks in prop::collection::vec((any::<i64>(), any::<[u8; 12]>()), 0..12)) {
+        fn so_does_what_was_given(
+            horizon: i64,
+            marks in prop::collection::vec((any::<i64>(), any::<[u8; 12]>()), 0..12),
+            doubt: Option<(i64, i64, [u8; 5])>,
+        ) {
             let mark = |(ts, id)| Position { ts: Timestamp::from_millis(ts), id: CommentId::from_bytes(id) };
-            let given = Given::new(Timestamp::from_millis(horizon), marks.into_iter().map(mark));
+            let doubt = doubt.map(|(from, until, except)| {
+                Doubt { from: Timestamp::from_millis(from), until: Timestamp::from_millis(until), except }
+            });
+            let given = Given::new(Timestamp::from_millis(horizon), marks.into_iter().map(mark)).with_doubt(doubt);
             let cursor = Cursor { given: Some(given), ..Cursor::at(Position::START) };
             prop_assert_eq!(Cursor::parse(&cursor.to_text()), Ok(cursor));
         }

@@ -26,13 +26,27 @@ pub struct Given {
     /// The last comment had of each process after the horizon, in no order.
     marks: [Position; MOST],
     len: u8,
+    /// What may not have been given all the same.
+    doubt: Option<Doubt>,
+}
+
+/// A stretch of time of which some comments may not have been given though they come before a [mark](Given::marks): the node
+/// that gave did not hear the others then, does so again, and has yet to find in the store what it missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// The first moment of it.
+    pub from: Timestamp,
+    /// The moment after it.
+    pub until: Timestamp,
+    /// The node's own process, whose comments were all given.
+    pub except: [u8; 5],
 }
 
 impl Given {
     /// Everything up to this moment, and nothing after it.
     #[must_use]
     pub fn until(horizon: Timestamp) -> Self {
-        Self { horizon, marks: [Position::START; MOST], len: 0 }
+        Self { horizon, marks: [Position::START; MOST], len: 0, doubt: None }
     }
 
     /// Everything up to this moment, and of each process everything up to one comment.
@@ -53,6 +67,26 @@ impl Given {
     #[must_use]
     pub fn marks(&self) -> &[Position] {
         self.marks.get(..self.len.into()).unwrap_or_default()
+    }
+
+    /// What may not have been given all the same.
+    #[must_use]
+    pub fn doubt(&self) -> Option<Doubt> {
+        self.doubt
+    }
+
+    /// The same with this doubt, or without any.
+    #[must_use]
+    pub fn with_doubt(self, doubt: Option<Doubt>) -> Self {
+        Self { doubt, ..self }
+    }
+
+    /// Whether a comment counts as given, and may not have been.
+    #[must_use]
+    pub fn is_in_doubt(&self, position: Position) -> bool {
+        let is_doubted =
+            |doubt: Doubt| (doubt.from..doubt.until).contains(&position.ts) && position.id.process() != doubt.except;
+        self.doubt.is_some_and(is_doubted) && self.has(position)
     }
 
     /// Notes that one more comment was given.
@@ -89,7 +123,7 @@ impl Given {
     /// Lets the horizon be here at least.
     fn raise(&mut self, horizon: Timestamp) {
         if horizon > self.horizon {
-            let before = std::mem::replace(self, Self::until(horizon));
+            let before = std::mem::replace(self, Self::until(horizon).with_doubt(self.doubt));
             before.marks().iter().for_each(|mark| self.push(*mark));
         }
     }

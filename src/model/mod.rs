@@ -18,7 +18,7 @@ mod text;
 pub(crate) use comment::tests::comment as test_comment;
 pub use comment::{AckLevel, Comment, Draft, Fate, Posted, Relayed};
 pub use cursor::{Cursor, CursorError, Position};
-pub use given::Given;
+pub use given::{Doubt, Given};
 #[cfg(test)]
 pub(crate) use identity::tests::identity as test_identity;
 pub use identity::{Identity, Role};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Room, State};
-use crate::model::{Comment, Posted, Timestamp};
+use crate::model::{Comment, Doubt, Posted, Timestamp};
 
 /// After this long every node is taken to have stored what it accepted: a flush is due every 100 ms, and the clocks of
 /// nodes differ by less than the rest.
@@ -41,6 +41,8 @@ struct Hole {
     since: Timestamp,
     /// Since when other nodes are heard.
     heard_from: Timestamp,
+    /// What was accepted elsewhere between this moment and the last one may be missing though later comments are there.
+    doubted_from: Timestamp,
 }
 
 impl Hearing {
@@ -70,7 +72,15 @@ impl Hearing {
     fn begin(&mut self, now: Timestamp, since: Option<Timestamp>) {
         let since = self.lacks_since().into_iter().chain(since).fold(now, Timestamp::min);
         let has_lapsed = self.has_lapsed || self.deaf_since.is_none();
-        *self = Self { deaf_since: None, hole: Some(Hole { since, heard_from: now }), has_lapsed, is_followed: true };
+        let doubted_from = if has_lapsed { since.minus(UNNOTICED) } else { since };
+        let hole = Some(Hole { since, heard_from: now, doubted_from });
+        *self = Self { deaf_since: None, hole, has_lapsed, is_followed: true };
+    }
+
+    /// What viewers may not have been given of the others' comments though they were given later ones.
+    fn doubt(&self, here: [u8; 5]) -> Option<Doubt> {
+        let in_doubt = |hole: Hole| Doubt { from: hole.doubted_from, until: hole.heard_from, except: here };
+        self.hole.map(in_doubt).filter(|doubt| doubt.from < doubt.until)
     }
 }
 
@@ -100,17 +110,20 @@ impl Room {
     /// Notes that comments of other nodes are heard from now on, and that some from before may be missing, of those
     /// accepted from `since` on or while nothing was heard.
     pub fn begin_hearing(&self, now: Timestamp, since: Option<Timestamp>) {
-        self.lock().hearing.begin(now, since);
+        let mut state = self.lock();
+        state.hearing.begin(now, since);
+        state.tell_doubt(self.ids.process());
     }
 
     /// Notes that comments of other nodes are heard again, and that what came in between has been delivered.
     pub fn resume_hearing(&self, now: Timestamp) {
-        let hearing = &mut self.lock().hearing;
-        if hearing.is_followed {
-            hearing.deaf_since = None;
+        let mut state = self.lock();
+        if state.hearing.is_followed {
+            state.hearing.deaf_since = None;
         } else {
             // The relay goes on from where another life of the room ended.
-            hearing.begin(now, None);
+            state.hearing.begin(now, None);
+            state.tell_doubt(self.ids.process());
         }
     }
 
@@ -156,13 +169,16 @@ impl Room {
             let posted = Posted::foreign(comment, state.ring.next());
             state.ring.push(posted.into(), came);
         }
-        // Whoever joins next gets them among the recent ones.
-        state.ring.cut();
         let Hearing { deaf_since, hole, has_lapsed, .. } = &mut state.hearing;
         *has_lapsed = false;
         *deaf_since = deaf_since.map(|since| at.max(since));
-        let is_open = |hole: &Hole| hole.heard_from.plus(SETTLING) > at;
-        *hole = hole.filter(is_open).map(|hole| Hole { since: at.max(hole.since), ..hole });
+        let (is_open, settled) = (|hole: &Hole| hole.heard_from.plus(SETTLING) > at, at.minus(SETTLING));
+        let go_on =
+            |hole: Hole| Hole { since: at.max(hole.since), doubted_from: settled.max(hole.doubted_from), ..hole };
+        *hole = hole.filter(is_open).map(go_on);
+        state.tell_doubt(self.ids.process());
+        // Whoever joins next gets them among the recent ones.
+        state.ring.cut();
         drop(state);
         self.dirty.notify_one();
     }
@@ -174,6 +190,11 @@ impl Room {
 }
 
 impl State {
+    /// Has cursors tell from now on what is in doubt.
+    fn tell_doubt(&mut self, here: [u8; 5]) {
+        self.ring.doubt(self.hearing.doubt(here));
+    }
+
     fn retain_lost(&self, here: [u8; 5], comments: &mut Vec<Comment>) {
         let (known_from, since) = (self.ring.known_from(), self.hearing.lacks_since().unwrap_or(Timestamp::MAX));
         // What is older than the ring knows cannot have been heard while nothing was.

@@ -318,6 +318,14 @@ impl Room {
         Reach::Before { start: state.ring.start(), oldest }
     }
 
+    /// Whether a viewer with this cursor may lack something that will not be told, as what it was given is in doubt.
+    #[must_use]
+    pub fn leaves_in_doubt(&self, cursor: &Cursor) -> bool {
+        let state = self.lock();
+        // On its own node it will be given what is found.
+        !state.ring.knows(cursor) && cursor.given.is_some_and(|given| !state.ring.dispels(&given))
+    }
+
     /// What the ring holds from `from` on, the newest included.
     #[must_use]
     pub fn snapshot(&self, from: Timestamp) -> Snapshot {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::batch::{Batch, MAX_BATCH};
 use super::departed::Departed;
 use super::thin::{Shares, Thinner};
-use crate::model::{Comment, Cursor, Epoch, Given, Position, Posted, Seq, Timestamp};
+use crate::model::{Comment, Cursor, Doubt, Epoch, Given, Position, Posted, Seq, Timestamp};
 
 /// Where the numbering of a room begins: room below for what a later load from the store puts in front.
 const FIRST: Seq = Seq(1 << 32);
@@ -226,7 +226,25 @@ impl Ring {
     #[must_use]
     pub fn cursor(&self) -> Cursor {
         let newest = self.batches.back().and_then(|batch| batch.cursor());
-        newest.unwrap_or_else(|| self.cursor_before(self.cut_end()))
+        let cursor = newest.unwrap_or_else(|| self.cursor_before(self.cut_end()));
+        // A batch tells what was in doubt when it was cut.
+        let doubt = self.given.as_ref().and_then(|given| given.1.doubt());
+        Cursor { given: cursor.given.map(|given| given.with_doubt(doubt)), ..cursor }
+    }
+
+    /// From now on, cursors tell that this was perhaps not given to who has had everything.
+    pub fn doubt(&mut self, doubt: Option<Doubt>) {
+        if let Some(given) = &mut self.given {
+            given.1 = given.1.with_doubt(doubt);
+        }
+    }
+
+    /// Whether everything that is in doubt for a reader is known not to have been said.
+    #[must_use]
+    pub fn dispels(&self, given: &Given) -> bool {
+        given.doubt().is_none_or(|doubt| {
+            doubt.from >= self.whole_from && !self.iter().any(|posted| given.is_in_doubt(posted.comment.position()))
+        })
     }
 
     /// The cursor of a reader that has had, or was told of, everything before `place`.
