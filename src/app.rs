@@ -2,6 +2,7 @@
 
 use std::future::ready;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -248,9 +249,12 @@ async fn open_relay(config: Option<crate::relay::RedisConfig>, metrics: &Arc<Met
     Ok((Arc::new(relay), Some(heard)))
 }
 
-/// Brings what other nodes accepted to the hub, until the relay is gone.
+/// Brings what other nodes accepted to the hub, until the relay is gone. One message that nobody foresaw must not end that
+/// in silence, while probes still come back.
 async fn pump(mut received: mpsc::Receiver<Heard>, hub: Hub) {
     while let Some(heard) = received.recv().await {
-        hub.hear(heard);
+        if catch_unwind(AssertUnwindSafe(|| hub.hear(heard))).is_err() {
+            error!("what was heard from another node could not be taken; this is a fault in the server");
+        }
     }
 }

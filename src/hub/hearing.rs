@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::Hub;
 use super::entrance::MOST_COUNTED;
 use super::source::Source;
-use crate::model::{Comment, RoomId, Timestamp};
+use crate::model::{Comment, Position, RoomId, Timestamp};
 use crate::relay::{Envelope, Heard};
 use crate::room::{Fetched, Room, SETTLING, Snapshot};
 use crate::store::StoreError;
@@ -162,15 +162,17 @@ impl Hub {
     }
 
     /// Reads what the store has of a room from a moment on, and leaves of it what `retain` does. Gives the newest, oldest
-    /// first and no more than a ring holds, and how many there are beside them.
+    /// first and no more than half of what a ring holds, and where the ones beside them stand.
     pub(super) async fn sift(
         &self,
         room: &Room,
         from: Timestamp,
         retain: impl Fn(&mut Vec<Comment>),
-    ) -> Result<(Vec<Comment>, u64), StoreError> {
+    ) -> Result<(Vec<Comment>, Vec<Position>), StoreError> {
         let (store, ring) = (&self.inner.parts.store, self.inner.config.room.ring);
-        let (mut found, mut beside, mut read) = (Vec::new(), 0, 0);
+        // More would push out of the ring what has just been said and was not shown yet.
+        let most = (ring / 2).max(1);
+        let (mut found, mut beside, mut read) = (Vec::new(), Vec::new(), 0);
         let mut page = self.read(store.load_recent(room.id(), from, ring)).await?;
         loop {
             page.comments.retain(|comment| comment.ts >= from);
@@ -178,8 +180,7 @@ impl Hub {
             read += page.comments.len() as u64;
             retain(&mut page.comments);
             found.append(&mut page.comments);
-            beside += found.len().saturating_sub(ring) as u64;
-            found.truncate(ring);
+            beside.extend(found.drain(most.min(found.len())..).map(|comment: Comment| comment.position()));
             match oldest {
                 Some(oldest) if read < MOST_COUNTED => {
                     page = self.read(store.load_before(room.id(), oldest, ring)).await?;

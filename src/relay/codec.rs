@@ -43,6 +43,9 @@ const MIN_COMMENT_BYTES: usize = 36;
 /// Four times seven bits: 256 MiB, half of the most that Redis carries in one message.
 const MAX_LENGTH: usize = (1 << 28) - 1;
 
+/// The last moment of the year 9999, in milliseconds: no clock shows a later one.
+const MAX_MILLIS: i64 = 253_402_300_799_999;
+
 /// Names a node for as long as it runs; made at random.
 pub(super) type NodeId = [u8; 8];
 
@@ -101,6 +104,8 @@ pub(super) enum CodecError {
     Utf8,
     #[error("a style is out of range")]
     Style,
+    #[error("a time is out of range")]
+    Time,
 }
 
 /// Encodes comments of one room with their senders' roles, oldest first, with sequence number 0.
@@ -192,8 +197,7 @@ pub(super) fn decode(room: &RoomId, message: &[u8]) -> Result<Message, CodecErro
 
 fn take_comment(room: &RoomId, rest: &mut &[u8], has_role: bool) -> Result<Relayed, CodecError> {
     let id = CommentId::from_bytes(take(rest)?);
-    let ts = Timestamp::from_millis(i64::from_be_bytes(take(rest)?));
-    let expire_at = Timestamp::from_millis(i64::from_be_bytes(take(rest)?));
+    let (ts, expire_at) = (take_time(rest)?, take_time(rest)?);
     let [mode, size, red, green, blue] = take(rest)?;
     let style = Style {
         mode: Mode::parse(mode.into()).map_err(|_| CodecError::Style)?,
@@ -206,6 +210,12 @@ fn take_comment(room: &RoomId, rest: &mut &[u8], has_role: bool) -> Result<Relay
     let name = Name::from_store(take_text(rest)?);
     let text = Text::from_store(take_text(rest)?);
     Ok(Relayed { comment: Comment { id, room: room.clone(), ts, uid, name, text, style, expire_at }, sender })
+}
+
+/// A time that a clock can show.
+fn take_time(rest: &mut &[u8]) -> Result<Timestamp, CodecError> {
+    let millis = i64::from_be_bytes(take(rest)?);
+    if (0..=MAX_MILLIS).contains(&millis) { Ok(Timestamp::from_millis(millis)) } else { Err(CodecError::Time) }
 }
 
 fn role_number(role: Role) -> u8 {

@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::test_comment;
 
 fn room() -> RoomId {
     RoomId::parse("r1").unwrap()
@@ -11,7 +12,7 @@ fn room() -> RoomId {
 
 prop_compose! {
     fn any_comment()(
-        id: [u8; 12], ts: i64, expire_at: i64, uid in ".{0,40}", name in ".{0,20}", text in ".{0,200}",
+        id: [u8; 12], ts in 0..=MAX_MILLIS, expire_at in 0..=MAX_MILLIS, uid in ".{0,40}", name in ".{0,20}", text in ".{0,200}",
         mode in prop::sample::select(vec![1, 4, 5]), color in 0i64..=0xFF_FFFF, size in 12i64..=64,
     ) -> Comment {
         Comment {
@@ -140,4 +141,16 @@ fn the_notice_and_the_stamp_stay_as_they_are() {
 fn a_role_that_is_not_known_here_is_a_viewers() {
     let body = decode(&room(), &fixture_bytes(2, &[99])).unwrap().body;
     assert_eq!(body, Body::Comments(vec![Relayed { comment: fixture(), sender: Role::Viewer }]));
+}
+
+#[test]
+fn a_time_that_no_clock_shows_is_refused() {
+    let id = CommentId::from_parts(Timestamp::from_millis(1), [1; 5], 1);
+    for (ts, expire_at) in [(i64::MAX, 1), (1, i64::MAX), (-1, 1), (1, -1), (MAX_MILLIS + 1, 1)] {
+        let mut comment = test_comment("r1", 1, 1, "x");
+        (comment.id, comment.ts, comment.expire_at) =
+            (id, Timestamp::from_millis(ts), Timestamp::from_millis(expire_at));
+        let message = encode_all([1; 8], &[comment.into()]);
+        assert_eq!(decode(&room(), &message), Err(CodecError::Time), "{ts} {expire_at}");
+    }
 }

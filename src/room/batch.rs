@@ -138,6 +138,15 @@ impl Batch {
         self.given.as_deref().copied()
     }
 
+    /// What a viewer was given that has had everything up to the end, and has `had` this on another node; `None` when that is
+    /// no more than what is given here.
+    pub(super) fn given_with(&self, had: Option<&Given>) -> Option<Given> {
+        let given = self.given.as_deref()?;
+        let mut with = *given;
+        with.join(had?);
+        (with != *given).then_some(with)
+    }
+
     /// The comments from `from` on that a viewer lacks which has `had` this on another node.
     pub(super) fn which(&self, from: Seq, had: Option<&Given>) -> Which {
         let mut which = Which { from: from.max(self.first()), had: Default::default() };
@@ -166,9 +175,9 @@ impl Batch {
     pub fn frame(&self, taste: &Taste) -> &Bytes {
         let carried = self.share(taste).map_or(0, |(shares, tier)| shares.carried(tier));
         let all = self.all();
-        let key = Key { kind: taste.kind(), which: all, untold: carried };
+        let key = Key { kind: taste.kind(), which: all, untold: carried, given: None };
         let slot = if key.kind == 0 { &self.usual } else { self.others.slot(key, usize::MAX).unwrap_or(&self.usual) };
-        slot.get_or_init(|| self.encode(taste, &all, carried))
+        slot.get_or_init(|| self.encode(taste, &key))
     }
 
     /// Whether the shared frame is right for a viewer that has had everything before this batch, but `untold` comments
@@ -177,11 +186,12 @@ impl Batch {
         self.share(taste).is_none_or(|(shares, tier)| shares.carried(tier) == untold)
     }
 
-    /// The frame for a viewer that is not in step, or lacks but these comments of the batch. Shared, as far as a few of
-    /// these are kept. Empty when it gets nothing.
-    pub(super) fn part(&self, taste: &Taste, which: Which, untold: u64) -> Bytes {
-        let encode = || self.encode(taste, &which, untold);
-        match self.parts.slot(Key { kind: taste.kind(), which, untold }, KEPT_PARTS) {
+    /// The frame for a viewer that is not in step, lacks but these comments of the batch, or has `had` more on another node.
+    /// Shared, as far as a few of these are kept. Empty when it gets nothing.
+    pub(super) fn part(&self, taste: &Taste, which: Which, untold: u64, had: Option<&Given>) -> Bytes {
+        let key = Key { kind: taste.kind(), which, untold, given: self.given_with(had) };
+        let encode = || self.encode(taste, &key);
+        match self.parts.slot(key, KEPT_PARTS) {
             Some(slot) => slot.get_or_init(encode).clone(),
             None => encode(),
         }
@@ -217,13 +227,14 @@ impl Batch {
         Some((self.shares.get()?.as_ref(), taste.tier?))
     }
 
-    fn encode(&self, taste: &Taste, which: &Which, untold: u64) -> Bytes {
+    fn encode(&self, taste: &Taste, Key { which, untold, given, .. }: &Key) -> Bytes {
         let taken = self.places(which).filter(|place| self.is_taken(taste, *place));
         let comments: Vec<_> = taken.filter_map(|place| self.comments.get(place)).collect();
         match self.cursor() {
             Some(cursor) if !comments.is_empty() => {
                 let left_out = (self.places(which).count() - comments.len()) as u64;
                 let left_out = taste.tier.map(|_| untold + left_out);
+                let cursor = Cursor { given: given.or(cursor.given), ..cursor };
                 taste.encoder.comments(&FrameHead { cursor, left_out }, &comments)
             }
             _ => Bytes::new(),
@@ -249,6 +260,8 @@ struct Key {
     kind: usize,
     which: Which,
     untold: u64,
+    /// What else the cursor tells that was given.
+    given: Option<Given>,
 }
 
 impl Frames {

@@ -51,7 +51,7 @@ impl Departed {
         while let Some(oldest) = self.positions.front()
             && (oldest.ts < from || self.positions.len() > MOST)
         {
-            self.known_from = self.known_from.max(Timestamp::from_millis(oldest.ts.millis() + 1));
+            self.known_from = self.known_from.max(oldest.ts.plus(Duration::from_millis(1)));
             self.positions.pop_front();
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Room, State};
-use crate::model::{Comment, Doubt, Posted, Timestamp};
+use crate::model::{Comment, Doubt, Position, Posted, Timestamp};
 
 /// After this long every node is taken to have stored what it accepted: a flush is due every 100 ms, and the clocks of
 /// nodes differ by less than the rest.
@@ -91,8 +91,8 @@ pub struct Fetched {
     pub at: Timestamp,
     /// The newest lost comments from [`Room::hole`] on, oldest first.
     pub comments: Vec<Comment>,
-    /// How many older ones are lost beside them.
-    pub left_out: u64,
+    /// The older ones that are lost beside them, which are only told.
+    pub left_out: Vec<Position>,
 }
 
 impl Room {
@@ -162,7 +162,7 @@ impl Room {
         }
         let Fetched { at, mut comments, left_out } = fetched;
         state.retain_lost(self.ids.process(), &mut comments);
-        state.ring.skip(left_out);
+        state.ring.skip(&left_out);
         let came = Instant::now();
         for comment in comments {
             // The store does not know who sent it: it counts as a viewer's.

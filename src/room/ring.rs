@@ -166,23 +166,22 @@ impl Ring {
                 departed.note(posted.comment.position());
             }
             // A comment of the same millisecond may have been dropped with it: whole only from the next one on.
-            self.whole_from = self.whole_from.max(Timestamp::from_millis(posted.comment.ts.millis() + 1));
+            self.whole_from = self.whole_from.max(posted.comment.ts.plus(Duration::from_millis(1)));
         }
     }
 
-    /// Leaves `count` places to comments that never were here: whoever goes on from before them is told how many it
-    /// missed, those included that are here now.
-    pub fn skip(&mut self, count: u64) {
-        if count == 0 {
-            return;
-        }
+    /// Leaves a place to each of these comments, which there is no room for: whoever goes on from before them is told that it
+    /// missed so many.
+    pub fn skip(&mut self, missed: &[Position]) {
+        let Some(newest) = missed.iter().map(|position| position.ts).max() else { return };
         self.cut();
-        while !self.batches.is_empty() {
-            self.drop_oldest();
+        if let Some(departed) = &mut self.departed {
+            missed.iter().for_each(|position| departed.note(*position));
         }
+        self.whole_from = self.whole_from.max(newest.plus(Duration::from_millis(1)));
         self.may_prepend = false;
         self.glimpse.iter_mut().for_each(Vec::clear);
-        self.next = Seq(self.next.0.saturating_add(count));
+        self.next = self.next.plus(missed.len());
     }
 
     /// Closes what has come since the last cut into a batch.
@@ -210,10 +209,11 @@ impl Ring {
         self.thinner = Some(thinner);
     }
 
-    /// The place of the oldest comment still here; [`Ring::next`] when there is none.
+    /// The place of the oldest comment still here; [`Ring::next`] when there is none. Between it and the newest there are
+    /// as many places as comments, unless some were [skipped](Ring::skip).
     #[must_use]
     pub fn start(&self) -> Seq {
-        Seq(self.next.0 - self.len as u64)
+        self.iter().next().map_or(self.next, |posted| posted.seq)
     }
 
     /// The place after the last cut comment: where a viewer that joins now begins.
@@ -250,14 +250,14 @@ impl Ring {
     /// The cursor of a reader that has had, or was told of, everything before `place`.
     #[must_use]
     pub fn cursor_before(&self, place: Seq) -> Cursor {
-        let skip = usize::try_from(place.since(self.start())).unwrap_or(usize::MAX);
-        let position = match self.iter().nth(skip) {
+        let before = || self.iter().take_while(|posted| posted.seq < place);
+        let position = match self.iter().find(|posted| posted.seq >= place) {
             Some(posted) => posted.comment.position().just_before(),
             None => self.iter().last().map_or_else(|| self.position_of_nothing(), |posted| posted.comment.position()),
         };
         let given = self.given.as_ref().map(|given| {
             let mut given = given.0;
-            self.iter().take(skip).for_each(|posted| given.add(posted.comment.position()));
+            before().for_each(|posted| given.add(posted.comment.position()));
             given
         });
         Cursor { epoch: self.epoch, seq: Seq(place.0.saturating_sub(1)), position, given }
@@ -319,8 +319,8 @@ impl Ring {
             let position = posted.comment.position();
             cursor.given.map_or(position <= cursor.position, |given| given.has(position))
         };
-        let seen = self.iter().take_while(has_seen).count();
-        Some(self.start().plus(seen).min(self.cut_end()))
+        let next = self.iter().find(|posted| !has_seen(posted)).map_or(self.next, |posted| posted.seq);
+        Some(next.min(self.cut_end()))
     }
 
     /// Puts comments from the store (oldest first) in front of what is here, as far as there is room. They must be all
@@ -340,7 +340,7 @@ impl Ring {
             self.whole_from = Timestamp::MIN;
         } else if let Some(oldest) = kept.first() {
             // Others of the same millisecond may have been left out: whole only from the next one on.
-            self.whole_from = self.whole_from.min(Timestamp::from_millis(oldest.ts.millis() + 1));
+            self.whole_from = self.whole_from.min(oldest.ts.plus(Duration::from_millis(1)));
         }
         self.lowest = Seq(FIRST.0 - kept.len() as u64);
         let place = |(i, comment)| Arc::new(Posted::stored(comment, self.lowest.plus(i)));

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::Room;
-use super::batch::{Batch, Portion, Taste};
+use super::batch::{Batch, Portion, Taste, Which};
 use super::outgoing::{Flow, Outgoing, PARTS, Phase};
 use crate::model::{Given, Seq, Socket};
 
@@ -241,12 +241,13 @@ impl Viewer {
             }
             let Some(first) = run.first() else { return Flow::Done };
             let which = first.which(out.next, out.had.as_deref());
-            if !first.is_whole(&which) || !first.is_in_step(&self.taste, out.untold) {
+            if !self.is_shared(first, &which, out.untold, out.had.as_deref()) {
                 // It joined in the middle of this batch, as only a resume by position can, had some of it on another
-                // node, or was not told of the same comments before it: this one frame is its own.
+                // node or something there that is not known here, or was not told of the same comments before it: this
+                // one frame is its own.
                 let portion = first.portion(&self.taste, &which);
                 if portion.comments > 0 {
-                    out.push_own(first.part(&self.taste, which, out.untold));
+                    out.push_own(first.part(&self.taste, which, out.untold, out.had.as_deref()));
                 }
                 out.pass(first, portion);
                 delivered.count(portion);
@@ -259,19 +260,27 @@ impl Viewer {
     }
 
     /// The batches at the beginning of a run whose shared frames are right for this viewer, which had `untold` before it, and
-    /// `had` this on another node.
+    /// `had` this on another node. They follow each other: places that were skipped have to be told of.
     fn in_step<'a>(&self, run: &'a [Arc<Batch>], mut untold: u64, had: Option<&Given>) -> &'a [Arc<Batch>] {
-        if self.taste.tier.is_none() && had.is_none() {
-            return run;
-        }
+        let mut next = run.first().map(|batch| batch.first());
+        let takes_all = self.taste.tier.is_none() && had.is_none();
         let is_out = |batch: &Arc<Batch>| {
+            let is_next = next.replace(batch.end()) == Some(batch.first());
+            if takes_all {
+                return !is_next;
+            }
             let which = batch.which(batch.first(), had);
-            let is_in_step = batch.is_whole(&which) && batch.is_in_step(&self.taste, untold);
+            let is_in_step = is_next && self.is_shared(batch, &which, untold, had);
             untold = batch.portion(&self.taste, &which).untold_after(untold);
             !is_in_step
         };
         let end = run.iter().position(is_out).unwrap_or(run.len());
         run.get(..end).unwrap_or_default()
+    }
+
+    /// Whether the frame that others get is right for this viewer as well.
+    fn is_shared(&self, batch: &Batch, which: &Which, untold: u64, had: Option<&Given>) -> bool {
+        batch.is_whole(which) && batch.is_in_step(&self.taste, untold) && batch.given_with(had).is_none()
     }
 
     /// Writes batches straight from the shared frames, in one call. Goes on when the first [`PARTS`] of `run` are out.

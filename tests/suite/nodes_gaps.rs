@@ -100,3 +100,23 @@ async fn viewers_and_rooms_cost_no_connections() {
     }
     assert_eq!(clients().await, 4);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_goes_to_a_cut_off_node_and_back_gets_nothing_twice() {
+    let (pair, cable) = Pair::start_behind_cable("gaps_back").await;
+    let mut two = Viewer::join(pair.two.address, "r", "").await;
+    until_settled(&pair, &mut two).await;
+    let mut one = Viewer::join(pair.one.address, "r", "").await;
+    cable.cut();
+    for text in numbers(0..10) {
+        one.say(&text, &text, "accepted").await;
+    }
+    assert_eq!(one.texts(10).await, numbers(0..10));
+    let mut moved = Viewer::join(pair.two.address, "r", &format!("since={}", one.cursor)).await;
+    two.say("there", "there", "accepted").await;
+    assert_eq!(moved.texts(1).await, ["there"]);
+    let mut back = Viewer::join(pair.one.address, "r", &format!("since={}", moved.cursor)).await;
+    one.say("last", "last", "accepted").await;
+    let texts = back.texts_until("last").await;
+    assert!(texts.iter().all(|text| !numbers(0..10).contains(text)), "{texts:?}");
+}
