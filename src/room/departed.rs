@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::model::{Position, Timestamp};
 
-/// How far back what has left is told apart. What another node accepted comes 15 s late at most: that long a relay keeps
-/// what it cannot pass on, and so far back the store is asked. Two looks at it are five seconds apart.
-const KEEP: Duration = Duration::from_secs(20);
+/// How far back what has left is told apart. What another node accepted comes 15 s late at most: that long it keeps what it
+/// cannot pass on. The store is asked for it every five seconds, and one look may fail.
+const KEEP: Duration = Duration::from_secs(30);
 
-/// Most that are kept (2.4 MB): those of 20 s in a room with 5,000 comments a second.
+/// Most that are kept (2.4 MB): those of 30 s in a room with 3,300 comments a second.
 const MOST: usize = 100_000;
 
 /// The comments that have left a ring, in the order in which they did.

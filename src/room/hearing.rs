@@ -18,6 +18,9 @@ pub const SETTLING: Duration = Duration::from_secs(5);
 /// come into the store. A relay that went dead without a word is noticed within 6 s.
 const UNNOTICED: Duration = Duration::from_secs(10);
 
+/// So long another node keeps what it cannot pass on; what is older does not come from it any more.
+const HELD_BACK: Duration = Duration::from_secs(15);
+
 /// A mended hole is left alone for this long, so that a crowd that joins costs one read a second and not one each.
 const MEND_EVERY: Duration = Duration::from_secs(1);
 
@@ -32,6 +35,8 @@ pub(super) struct Hearing {
     has_lapsed: bool,
     /// Whether the relay was told of the room and has answered: it can go on where hearing ended.
     is_followed: bool,
+    /// When the store was last asked, or nothing was heard from that moment on.
+    looked: Timestamp,
 }
 
 /// Comments of other nodes that the ring may lack though they are heard now.
@@ -48,7 +53,7 @@ struct Hole {
 impl Hearing {
     /// Of a room that is not heard yet.
     pub(super) fn not_yet(now: Timestamp) -> Self {
-        Self { deaf_since: Some(now), ..Self::default() }
+        Self { deaf_since: Some(now), looked: now, ..Self::default() }
     }
 
     /// Since when the ring may lack something.
@@ -65,8 +70,9 @@ impl Hearing {
     }
 
     fn go_deaf(&mut self, now: Timestamp) {
-        self.has_lapsed |= self.deaf_since.is_none();
-        self.deaf_since.get_or_insert(now);
+        if self.deaf_since.is_none() {
+            (self.deaf_since, self.has_lapsed, self.looked) = (Some(now), true, now);
+        }
     }
 
     fn begin(&mut self, now: Timestamp, since: Option<Timestamp>) {
@@ -74,7 +80,21 @@ impl Hearing {
         let has_lapsed = self.has_lapsed || self.deaf_since.is_none();
         let doubted_from = if has_lapsed { since.minus(UNNOTICED) } else { since };
         let hole = Some(Hole { since, heard_from: now, doubted_from });
-        *self = Self { deaf_since: None, hole, has_lapsed, is_followed: true };
+        *self = Self { deaf_since: None, hole, has_lapsed, is_followed: true, ..*self };
+    }
+
+    /// Takes note of a look into the store `at` some moment, after which nothing is lacking that was stored by then but what
+    /// is from `open_from` on.
+    fn looked(&mut self, at: Timestamp, open_from: Option<Timestamp>) {
+        let since = open_from.unwrap_or(at).min(at);
+        (self.has_lapsed, self.looked) = (false, at);
+        self.deaf_since = self.deaf_since.map(|before| since.max(before));
+        let is_open = |hole: &Hole| open_from.is_some() || hole.heard_from.plus(SETTLING) > at;
+        self.hole = self.hole.filter(is_open).map(|hole| Hole {
+            since: since.max(hole.since),
+            doubted_from: since.min(at.minus(SETTLING)).max(hole.doubted_from),
+            ..hole
+        });
     }
 
     /// What viewers may not have been given of the others' comments though they were given later ones.
@@ -91,7 +111,7 @@ pub struct Fetched {
     pub at: Timestamp,
     /// The newest lost comments from [`Room::hole`] on, oldest first.
     pub comments: Vec<Comment>,
-    /// The older ones that are lost beside them, which are only told.
+    /// Where the older ones stand that are lost beside them.
     pub left_out: Vec<Position>,
 }
 
@@ -134,10 +154,11 @@ impl Room {
         let state = self.lock();
         let hearing = &state.hearing;
         let since = hearing.lacks_since()?;
-        let is_first = hearing.deaf_since.is_none() && hearing.hole.is_some_and(|hole| hole.since <= hole.heard_from);
+        let is_first =
+            hearing.deaf_since.is_none() && hearing.hole.is_some_and(|hole| hearing.looked <= hole.heard_from);
         // What left the ring before that was given, as far as anything was.
         let not_before = if hearing.has_lapsed { Timestamp::MIN } else { state.ring.known_from().min(since) };
-        (is_first || since.plus(MEND_EVERY) <= now).then(|| since.minus(UNNOTICED).max(not_before))
+        (is_first || hearing.looked.plus(MEND_EVERY) <= now).then(|| since.minus(UNNOTICED).max(not_before))
     }
 
     /// Whether comments of other nodes are not heard.
@@ -153,8 +174,9 @@ impl Room {
     }
 
     /// Lets out what the ring lacks of these, as comments that came late: whoever goes on from a place in the ring gets
-    /// them, or is told how many there were. The hole is closed once the read came [`SETTLING`] after hearing began;
-    /// until then another node may have comments that are not stored yet.
+    /// them. What was left out is told once no other node brings it any more, and not given then if one does after all.
+    /// The hole is closed once the read came [`SETTLING`] after hearing began; until then another node may have comments
+    /// that are not stored yet.
     pub fn mend(&self, fetched: Fetched) {
         let mut state = self.lock();
         if state.hearing.lacks_since().is_none() {
@@ -162,20 +184,16 @@ impl Room {
         }
         let Fetched { at, mut comments, left_out } = fetched;
         state.retain_lost(self.ids.process(), &mut comments);
-        state.ring.skip(&left_out);
+        let (missed, may_come): (Vec<_>, Vec<_>) =
+            left_out.into_iter().partition(|position| position.ts < at.minus(HELD_BACK));
+        state.ring.skip(&missed);
         let came = Instant::now();
         for comment in comments {
             // The store does not know who sent it: it counts as a viewer's.
             let posted = Posted::foreign(comment, state.ring.next());
             state.ring.push(posted.into(), came);
         }
-        let Hearing { deaf_since, hole, has_lapsed, .. } = &mut state.hearing;
-        *has_lapsed = false;
-        *deaf_since = deaf_since.map(|since| at.max(since));
-        let (is_open, settled) = (|hole: &Hole| hole.heard_from.plus(SETTLING) > at, at.minus(SETTLING));
-        let go_on =
-            |hole: Hole| Hole { since: at.max(hole.since), doubted_from: settled.max(hole.doubted_from), ..hole };
-        *hole = hole.filter(is_open).map(go_on);
+        state.hearing.looked(at, may_come.iter().map(|position| position.ts).min());
         state.tell_doubt(self.ids.process());
         // Whoever joins next gets them among the recent ones.
         state.ring.cut();
