@@ -7,12 +7,14 @@
 //! - [`client`] is one WebSocket connection;
 //! - `lane` keeps what one connection has to send and what it still waits for, `connection` sends and reads it;
 //! - [`replay`] sends a trace at its recorded times, [`report`] says what became of it;
+//! - [`outcome`] is what became of a load test;
 //! - [`args`] and [`progress`] are its command line and its progress bar.
 
 pub mod args;
 pub mod client;
 mod connection;
 mod lane;
+pub mod outcome;
 pub mod progress;
 pub mod replay;
 pub mod report;

@@ -1,0 +1,60 @@
+//! How often things happened.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The counts of a load test.
+///
+/// At its end scheduled = sent + what the stop of the test left unsent, and sent = accepted or stored + all refused +
+/// unanswered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Counts {
+    /// Comments whose time to be sent had come.
+    pub scheduled: u64,
+    /// Comments sent.
+    pub sent: u64,
+    /// Comments acknowledged, at whatever level was asked for.
+    pub accepted: u64,
+    /// Comments acknowledged as stored.
+    pub stored: u64,
+    /// Comments sent and neither acknowledged nor refused.
+    pub unanswered: u64,
+    /// Refusals by the server's code.
+    pub refused: BTreeMap<String, u64>,
+    /// Errors by kind: what should not happen at all (a frame that is none, a connection that broke, …).
+    pub errors: BTreeMap<String, u64>,
+    /// Connections that the server closed, by close code.
+    pub closes: BTreeMap<String, u64>,
+    /// Connections that came about, the ones after a loss included.
+    pub connected: u64,
+    /// Connections that did not come about.
+    pub connects_failed: u64,
+    /// Connections opened again after a loss.
+    pub reconnects: u64,
+    /// Comments received, each counted once per viewer.
+    pub deliveries: u64,
+    /// Comments that the server left out for viewers of a room that is too fast for people, and said so.
+    pub left_out: u64,
+    /// Comments that viewers were told they had missed, those that read slowly on purpose included.
+    pub gaps_told: u64,
+    /// 60-second queries answered.
+    pub queries: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+}
+
+impl Counts {
+    /// Refusals of all codes.
+    #[must_use]
+    pub fn refusals(&self) -> u64 {
+        self.refused.values().sum()
+    }
+
+    /// Errors of all kinds, failed connections and unanswered comments among them.
+    #[must_use]
+    pub fn troubles(&self) -> u64 {
+        self.errors.values().sum::<u64>() + self.connects_failed + self.unanswered
+    }
+}
