@@ -14,12 +14,14 @@ pub mod args;
 pub mod client;
 mod connection;
 mod lane;
+pub mod objective;
 pub mod outcome;
 pub mod progress;
 pub mod replay;
 pub mod report;
 pub mod text;
 pub mod trace;
+mod units;
 
 #[cfg(test)]
 mod fake_server;

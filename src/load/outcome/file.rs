@@ -12,7 +12,7 @@ use super::{Outcome, VERSION};
 #[derive(Debug, Error)]
 pub enum FileError {
     /// The file cannot be read.
-    #[error("cannot read {path:?}")]
+    #[error("{} cannot be read", path.display())]
     Read {
         /// Which.
         path: PathBuf,
@@ -21,7 +21,7 @@ pub enum FileError {
         source: io::Error,
     },
     /// The file is not a report.
-    #[error("{path:?} is not the report.json of a load test")]
+    #[error("{} is not the report.json of a load test", path.display())]
     Format {
         /// Which.
         path: PathBuf,
@@ -29,16 +29,22 @@ pub enum FileError {
         #[source]
         source: serde_json::Error,
     },
-    /// It is JSON, but either no report, or one of a later version.
-    #[error("{path:?} has report version {version}; this danmakud reads 1 to {VERSION}")]
+    /// It is JSON, but names no version.
+    #[error("{} is not the report.json of a load test: it names no version", path.display())]
+    Foreign {
+        /// Which.
+        path: PathBuf,
+    },
+    /// It is a report of a later version.
+    #[error("{}: report version {version}, and this danmakud reads 1 to {VERSION}", path.display())]
     Version {
         /// Which.
         path: PathBuf,
-        /// The version it names, 0 if none.
+        /// The version it names.
         version: u32,
     },
     /// The file cannot be written.
-    #[error("cannot write {path:?}")]
+    #[error("{} cannot be written", path.display())]
     Write {
         /// Which.
         path: PathBuf,
@@ -57,6 +63,7 @@ pub fn read(path: &Path) -> Result<Outcome, FileError> {
     let outcome: Outcome =
         serde_json::from_slice(&bytes).map_err(|source| FileError::Format { path: path.to_owned(), source })?;
     match outcome.version {
+        0 => Err(FileError::Foreign { path: path.to_owned() }),
         1..=VERSION => Ok(outcome),
         version => Err(FileError::Version { path: path.to_owned(), version }),
     }

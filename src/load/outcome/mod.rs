@@ -10,6 +10,11 @@ mod faults;
 mod file;
 mod latency;
 mod moment;
+#[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
+mod tests;
+mod verdict;
 
 use serde::{Deserialize, Serialize};
 
