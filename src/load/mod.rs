@@ -7,7 +7,7 @@
 //! - [`client`] is one WebSocket connection;
 //! - `lane` keeps what one connection has to send and what it still waits for, `connection` sends and reads it;
 //! - [`replay`] sends a trace at its recorded times, [`report`] says what became of it;
-//! - [`outcome`] is what became of a load test;
+//! - [`outcome`] is what became of a load test, [`objective`] judges it, [`page`] shows it;
 //! - [`args`] and [`progress`] are its command line and its progress bar.
 
 pub mod args;
@@ -16,6 +16,7 @@ mod connection;
 mod lane;
 pub mod objective;
 pub mod outcome;
+pub mod page;
 pub mod progress;
 pub mod replay;
 pub mod report;

@@ -10,8 +10,8 @@ use thiserror::Error;
 
 use super::outcome::{Judged, Outcome};
 use super::units;
-pub use measure::Measure;
 use measure::Unit;
+pub use measure::{Measure, Path, Rank};
 
 /// Why objectives cannot be understood. Each is one line for people.
 #[derive(Debug, Error, PartialEq, Eq)]

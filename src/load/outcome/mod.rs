@@ -2,7 +2,7 @@
 //!
 //! Plain data. The engine fills it, [`judge`](super::objective::judge) adds the verdict, the page, the table and the
 //! comparison read it. Every field has a default and unknown fields are ignored, so that reports stay readable when
-//! fields are added; [`VERSION`] goes up only when the meaning of one changes. [`read`] and [`write`] are its files.
+//! fields are added; [`VERSION`] goes up only when the meaning of one changes. [`read()`] and [`write()`] are its files.
 //! Floats are finite: JSON has no others.
 
 mod counts;
@@ -63,6 +63,36 @@ pub struct Outcome {
     pub objectives: Vec<Judged>,
     /// The verdict: no fault, and every objective held.
     pub has_held: bool,
+    /// What a search for the highest load found, if this is the load test at its end.
+    pub capacity: Option<Found>,
+}
+
+/// What a search for the highest load found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Found {
+    /// For people: the highest load that held, what it means, and what gave way first. One sentence each.
+    pub says: Vec<String>,
+    /// Every load test of the search, in the order they ran.
+    pub tried: Vec<Tried>,
+}
+
+/// One load test of a search for the highest load.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Tried {
+    /// The multiple of the plan.
+    pub scale: f64,
+    /// Viewers at the peak.
+    pub viewers: u64,
+    /// Comments scheduled a second.
+    pub rate: f64,
+    /// Deliveries measured a second.
+    pub deliveries: f64,
+    /// The 99th percentile of the delivery latency, in milliseconds, if any was measured.
+    pub p99_ms: Option<f64>,
+    /// What gave way, the first what explains the others; nothing if it held.
+    pub gave_way: Vec<String>,
 }
 
 /// What was to be carried.
@@ -79,10 +109,18 @@ pub struct Load {
     pub rate: f64,
     /// The servers' addresses.
     pub targets: Vec<String>,
-    /// The profile's name or file.
+    /// The profile's name or file; empty if there was none.
     pub profile: String,
     /// How long sending was to last, in seconds.
     pub duration_secs: f64,
+}
+
+impl Load {
+    /// What it is called: after its profile, if it has one.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        if self.profile.is_empty() { "without a profile" } else { &self.profile }
+    }
 }
 
 /// The machine that a test ran on.

@@ -1,6 +1,9 @@
 //! A load test that never was, for the tests of what shows one: a room of 5,000 that fills, has a burst, and empties.
 
-use super::{Client, Counts, Fault, FaultExample, Load, Machine, Moment, Outcome, Percentiles, Server, ServerMoment};
+use super::{
+    Client, Counts, Fault, FaultExample, Found, Load, Machine, Moment, Outcome, Percentiles, Server, ServerMoment,
+    Tried,
+};
 use crate::load::outcome::{Latencies, VERSION};
 
 const SECONDS: u64 = 300;
@@ -87,23 +90,49 @@ pub(crate) fn broken() -> Outcome {
     outcome.counts.refused = [("rate_limited".to_owned(), 389), ("busy".to_owned(), 12)].into();
     outcome.counts.errors = [("connection reset".to_owned(), 31)].into();
     outcome.counts.unanswered = 4;
+    if let Some(delivery) = &mut outcome.latency.delivery {
+        delivery.p99_ms = 312.0;
+    }
     outcome.client.is_limit = true;
     outcome.client.why = Some("it used 0.99 of its one core for 41 s".to_owned());
     for moment in outcome.series.iter_mut().filter(|moment| (150.0..165.0).contains(&moment.at_secs)) {
         moment.errors = 2 + moment.sent % 7;
-        moment.p99_ms = moment.p99_ms.map(|ms| ms * 6.0);
+        moment.p99_ms = moment.p99_ms.map(|ms| tidy(ms * 6.0));
     }
     outcome.has_held = false;
     outcome
 }
 
+/// One at the end of a search for the highest load.
+pub(crate) fn searched() -> Outcome {
+    let tried = [(1.0, 58.0), (2.0, 91.0), (2.83, 142.0), (4.0, 312.0)].map(|(scale, p99_ms)| Tried {
+        scale,
+        viewers: (1_000.0 * scale) as u64,
+        rate: 20.0,
+        deliveries: 20_000.0 * scale,
+        p99_ms: Some(p99_ms),
+        gave_way: if p99_ms > 200.0 { vec!["p99=200ms (312 ms)".to_owned()] } else { Vec::new() },
+    });
+    let says = [
+        "highest load that held: 2.83 × the plan",
+        "2,830 viewers × 20 comments/s = 56.6 k deliveries/s in one room (56.1 k/s measured)",
+        "gave way first, at 4 × the plan: p99=200ms (312 ms)",
+    ];
+    let says = says.map(str::to_owned).to_vec();
+    Outcome { capacity: Some(Found { says, tried: tried.to_vec() }), ..held() }
+}
+
 fn example(n: u64) -> FaultExample {
+    let (fault, detail) = match n {
+        0 => (Fault::Lost, "acknowledged as stored, and not received within 30 s".to_owned()),
+        _ => (Fault::OutOfOrder, format!("sequence {} came after {}", 88_120 + n, 88_121 + n)),
+    };
     FaultExample {
-        fault: if n == 0 { Fault::Lost } else { Fault::OutOfOrder },
+        fault,
         viewer: 1_702 + n,
         room: "peak-1".to_owned(),
         id: format!("6748a1f2c4e5b600000000{n:02}"),
-        detail: format!("sequence {} came after {}", 88_120 + n, 88_121 + n),
+        detail,
     }
 }
 
