@@ -7,11 +7,13 @@
 //! - [`client`] is one WebSocket connection;
 //! - `lane` keeps what one connection has to send and what it still waits for, `connection` sends and reads it;
 //! - [`replay`] sends a trace at its recorded times, [`report`] says what became of it;
-//! - [`outcome`] is what became of a load test, [`objective`] judges it, [`page`] shows it;
+//! - [`outcome`] is what became of a load test, [`objective`] judges it, [`table`] and [`page`] show it, [`compare`] tells
+//!   two apart;
 //! - [`args`] and [`progress`] are its command line and its progress bar.
 
 pub mod args;
 pub mod client;
+pub mod compare;
 mod connection;
 mod lane;
 pub mod objective;
@@ -20,6 +22,7 @@ pub mod page;
 pub mod progress;
 pub mod replay;
 pub mod report;
+pub mod table;
 pub mod text;
 pub mod trace;
 mod units;
