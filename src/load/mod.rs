@@ -8,10 +8,11 @@
 //! - `lane` keeps what one connection has to send and what it still waits for, `connection` sends and reads it;
 //! - [`replay`] sends a trace at its recorded times, [`report`] says what became of it;
 //! - [`outcome`] is what became of a load test, [`objective`] judges it, [`table`] and [`page`] show it, [`compare`] tells
-//!   two apart;
+//!   two apart, [`capacity`] looks for the highest load that holds;
 //! - [`args`] and [`progress`] are its command line and its progress bar.
 
 pub mod args;
+pub mod capacity;
 pub mod client;
 pub mod compare;
 mod connection;
