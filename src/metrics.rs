@@ -2,11 +2,13 @@
 //!
 //! Labels are bounded: reasons and codes from fixed lists, never rooms or users.
 
+mod process;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode, encode_registry};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -56,6 +58,7 @@ macro_rules! metrics {
         #[derive(Debug)]
         pub struct Metrics {
             registry: Registry,
+            process: Registry,
             /// Where every accepted comment is.
             pub account: Account,
             $($(#[doc = $help])+ pub $field: $kind,)+
@@ -71,7 +74,9 @@ macro_rules! metrics {
                 )+
                 let account = Account::default();
                 registry.register_collector(Box::new(account.clone()));
-                Self { registry, account, $($field),+ }
+                let mut process = Registry::default();
+                process.register_collector(Box::new(process::Process));
+                Self { registry, process, account, $($field),+ }
             }
         }
     };
@@ -326,7 +331,7 @@ impl Metrics {
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
-        let _infallible = encode(&mut text, &self.registry);
+        let _infallible = encode_registry(&mut text, &self.registry).and_then(|()| encode(&mut text, &self.process));
         text
     }
 }
@@ -358,6 +363,7 @@ mod tests {
             "# HELP danmaku_accepted Comments accepted. accepted + recovered = stored + set aside + outbox comments + unsettled.",
             "danmaku_accepted_total 1",
             "danmaku_refused_total{code=\"busy\"} 1",
+            "# TYPE process_cpu_seconds counter",
             "# EOF",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
