@@ -80,15 +80,29 @@ pub enum TraceError {
 /// # Errors
 /// [`TraceError`] names the file, the line and what would be right.
 pub fn load(path: &Path) -> Result<Vec<Line>, TraceError> {
-    let mut parser: Box<dyn Parser> = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("csv") => Box::new(Csv { is_past_header: false }),
-        Some("jsonl" | "ndjson") => Box::new(JsonLines::default()),
-        _ => return Err(TraceError::Extension { path: path.into() }),
-    };
+    // The extension before the file: a wrong name is told as that.
+    parser(path)?;
+    let file = File::open(path).map_err(|source| TraceError::Read { path: path.into(), source })?;
+    read(path, BufReader::new(file))
+}
+
+fn parser(path: &Path) -> Result<Box<dyn Parser>, TraceError> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("csv") => Ok(Box::new(Csv { is_past_header: false })),
+        Some("jsonl" | "ndjson") => Ok(Box::new(JsonLines::default())),
+        _ => Err(TraceError::Extension { path: path.into() }),
+    }
+}
+
+/// Reads a whole trace from what is in the file of this name, as [`load`] does.
+///
+/// # Errors
+/// As [`load`].
+pub fn read(path: &Path, content: impl BufRead) -> Result<Vec<Line>, TraceError> {
+    let mut parser = parser(path)?;
     let unreadable = |source| TraceError::Read { path: path.into(), source };
-    let file = File::open(path).map_err(unreadable)?;
     let mut lines = Vec::new();
-    for (index, raw) in BufReader::new(file).split(b'\n').enumerate() {
+    for (index, raw) in content.split(b'\n').enumerate() {
         let at_fault = |problem| TraceError::Line { path: path.into(), line: index + 1, problem };
         let raw = raw.map_err(unreadable)?;
         let text = std::str::from_utf8(&raw).map_err(|_| at_fault("is not UTF-8".to_owned()))?;
