@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, ConfigError, Layers};
-use crate::load::ReplayArgs;
+use crate::load::{LoadArgs, ReplayArgs};
 
 /// All is well.
 pub const OK: u8 = 0;
@@ -36,6 +36,8 @@ pub enum Command {
     Check(ServeArgs),
     /// Send a recorded stream to a running server, at its recorded pace.
     Replay(ReplayArgs),
+    /// Load running servers as a peak would, check every delivery, and give a verdict.
+    Load(Box<LoadArgs>),
     /// Ask a running server whether it lives, or is ready; for container health checks.
     Health(HealthArgs),
 }

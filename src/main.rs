@@ -1,4 +1,4 @@
-//! danmakud: reads the command line and the configuration, then serves, checks, replays or asks for health.
+//! danmakud: reads the command line and the configuration, then serves, checks, replays, loads or asks for health.
 #![deny(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
             Err(error) => return refuse(&error),
         },
         Command::Replay(args) => runtime().and_then(|runtime| runtime.block_on(serve::replay(args))),
+        Command::Load(args) => runtime().and_then(|runtime| runtime.block_on(serve::load(*args))),
         Command::Health(args) => match args.server.load() {
             Ok(config) => runtime().and_then(|runtime| runtime.block_on(serve::health(config.listen, args.question()))),
             Err(error) => return refuse(&error),

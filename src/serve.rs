@@ -1,4 +1,4 @@
-//! The commands: serving until a signal, sending a recording to a server, asking one for its health.
+//! The commands: serving until a signal, sending a recording to a server, loading some, asking one for its health.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,10 +13,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::app::{App, Farewell};
-use crate::cli::{FAILED, OK, Question};
+use crate::cli::{FAILED, OK, Question, USAGE};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::load::{ReplayArgs, replay_command};
+use crate::load::{LoadArgs, ReplayArgs, load_command, replay_command};
 use crate::metrics::Metrics;
 use crate::server;
 use crate::shutdown::Shutdown;
@@ -95,14 +95,36 @@ fn on_signal(
 /// # Errors
 /// When it could not begin.
 pub async fn replay(args: ReplayArgs) -> Result<ExitCode> {
+    let stop = stop_by_signal()?;
+    let report = replay_command(args, &stop).await?;
+    Ok(ExitCode::from(if report.is_clean() { OK } else { FAILED }))
+}
+
+/// Loads running servers and gives the verdict. A first Ctrl-C ends the test early, with a report.
+///
+/// # Errors
+/// When it could not be run.
+pub async fn load(args: LoadArgs) -> Result<ExitCode> {
+    let stop = stop_by_signal()?;
+    match load_command(args, &stop).await {
+        Ok(has_held) => Ok(ExitCode::from(if has_held { OK } else { FAILED })),
+        Err(error) if error.is_usage() => {
+            eprintln!("danmakud: {:#}", anyhow::Error::from(error));
+            Ok(ExitCode::from(USAGE))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A stop that begins with the first signal; the second ends the process.
+fn stop_by_signal() -> Result<Shutdown> {
     let stop = Shutdown::default();
     let begin = {
         let stop = stop.clone();
         move || stop.begin(ANSWERS)
     };
     on_signal(stop.clone(), begin, || eprintln!("danmakud: a second signal, no report"))?;
-    let report = replay_command(args, &stop).await?;
-    Ok(ExitCode::from(if report.is_clean() { OK } else { FAILED }))
+    Ok(stop)
 }
 
 /// Prints a line at once, also into a pipe. Whoever closed the pipe does not want to know.

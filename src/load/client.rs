@@ -105,7 +105,21 @@ impl Target {
         Ok(Self { base, shown: raw.to_owned() })
     }
 
-    fn socket(&self) -> String {
+    /// The address as it was given.
+    #[must_use]
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// A path of the server's own, behind that of the address.
+    #[must_use]
+    pub fn path(&self, own: &str) -> String {
+        format!("{}{own}", self.base.path().trim_end_matches('/'))
+    }
+
+    /// Host and port, as in the head of a request.
+    #[must_use]
+    pub fn socket(&self) -> String {
         // An IPv6 host stands in brackets here, as the resolver wants it before a port.
         format!("{}:{}", self.base.host_str().unwrap_or_default(), self.base.port().unwrap_or(80))
     }
@@ -114,7 +128,7 @@ impl Target {
     #[must_use]
     pub fn room_url(&self, room: &RoomId, guest: &Guest, since: Option<&str>) -> Url {
         let mut url = self.base.clone();
-        url.set_path(&format!("{}/ws/{room}", self.base.path().trim_end_matches('/')));
+        url.set_path(&self.path(&format!("/ws/{room}")));
         let mut query = url.query_pairs_mut();
         query.append_pair("guest", &guest.key).append_pair("name", &guest.name);
         if let Some(cursor) = since {
@@ -185,18 +199,19 @@ pub async fn connect<D: Dial>(dial: &D, target: &Target, url: &Url) -> Result<We
     })
 }
 
+/// The frame that sends a comment, as JSON.
 #[derive(Serialize)]
-struct SendFrame<'a> {
-    r#type: &'static str,
-    nonce: &'a str,
-    text: &'a str,
+pub(super) struct SendFrame<'a> {
+    pub(super) r#type: &'static str,
+    pub(super) nonce: &'a str,
+    pub(super) text: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<i64>,
+    pub(super) mode: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    color: Option<i64>,
+    pub(super) color: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    size: Option<i64>,
-    ack: &'static str,
+    pub(super) size: Option<i64>,
+    pub(super) ack: &'static str,
 }
 
 /// The frame that sends a comment.

@@ -7,19 +7,26 @@
 //! - [`client`] is one WebSocket connection;
 //! - `lane` keeps what one connection has to send and what it still waits for, `connection` sends and reads it;
 //! - [`replay`] sends a trace at its recorded times, [`report`] says what became of it;
+//! - [`plan`] is what a load test is to do, `engine` does it, `live` shows it as it goes;
 //! - [`outcome`] is what became of a load test, [`objective`] judges it, [`table`] and [`page`] show it, [`compare`] tells
 //!   two apart, [`capacity`] looks for the highest load that holds;
-//! - [`args`] and [`progress`] are its command line and its progress bar.
+//! - [`args`] and [`progress`] are the command line and the progress bar of a replay, [`load_args`] and `load_command` those of
+//!   a load test.
 
 pub mod args;
 pub mod capacity;
 pub mod client;
 pub mod compare;
 mod connection;
+mod engine;
 mod lane;
+mod live;
+pub mod load_args;
+mod load_command;
 pub mod objective;
 pub mod outcome;
 pub mod page;
+pub mod plan;
 pub mod progress;
 pub mod replay;
 pub mod report;
@@ -32,5 +39,7 @@ mod units;
 mod fake_server;
 
 pub use args::{ReplayArgs, replay_command};
+pub use load_args::{CommandError, LoadArgs};
+pub use load_command::load_command;
 pub use replay::{ReplayConfig, ReplayError};
 pub use report::Report;

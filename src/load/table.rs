@@ -111,7 +111,13 @@ fn facts(outcome: &Outcome) -> Grid {
         connections += &format!(", {} made again", count(counts.reconnects));
     }
     fact("connections", connections);
-    for (name, codes) in [("refused", &counts.refused), ("errors", &counts.errors), ("closed", &counts.closes)] {
+    let kinds = [
+        ("refused", &counts.refused),
+        ("errors", &counts.errors),
+        ("closed", &counts.closes),
+        ("misbehaved", &counts.misbehaved),
+    ];
+    for (name, codes) in kinds {
         if !codes.is_empty() {
             fact(name, coded(codes));
         }

@@ -48,6 +48,16 @@ impl Compression {
         }
     }
 
+    /// The word that [`parse`](Self::parse) reads.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Brotli => "br",
+            Self::Deflate => "deflate",
+        }
+    }
+
     fn compress(self, json: &[u8]) -> std::io::Result<Vec<u8>> {
         match self {
             Self::Zstd => zstd::bulk::compress(json, ZSTD_LEVEL),

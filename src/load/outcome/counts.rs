@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// The counts of a load test.
 ///
-/// At its end scheduled = sent + what the stop of the test left unsent, and sent = accepted or stored + all refused +
-/// unanswered.
+/// At its end scheduled = sent + what the stop of the test left unsent, and sent = accepted + refused + unanswered +
+/// cut off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Counts {
@@ -21,12 +21,16 @@ pub struct Counts {
     pub stored: u64,
     /// Comments sent and neither acknowledged nor refused.
     pub unanswered: u64,
+    /// Comments whose sender's connection the test itself cut before there was an answer, as storms do.
+    pub cut_off: u64,
     /// Refusals by the server's code.
     pub refused: BTreeMap<String, u64>,
     /// Errors by kind: what should not happen at all (a frame that is none, a connection that broke, …).
     pub errors: BTreeMap<String, u64>,
     /// Connections that the server closed, by close code.
     pub closes: BTreeMap<String, u64>,
+    /// What clients that misbehave on purpose were answered, by the code of the refusal or the close.
+    pub misbehaved: BTreeMap<String, u64>,
     /// Connections that came about, the ones after a loss included.
     pub connected: u64,
     /// Connections that did not come about.

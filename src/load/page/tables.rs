@@ -162,7 +162,12 @@ pub(super) fn counts(outcome: &Outcome) -> Markup {
         ("connections failed", counts.connects_failed),
         ("reconnects", counts.reconnects),
     ];
-    let coded = [("refused", &counts.refused), ("error", &counts.errors), ("closed", &counts.closes)];
+    let coded = [
+        ("refused", &counts.refused),
+        ("error", &counts.errors),
+        ("closed", &counts.closes),
+        ("misbehaving, answered", &counts.misbehaved),
+    ];
     html! {
         section {
             h2 { "Counts" }
