@@ -20,11 +20,11 @@ const PAUSE: std::time::Duration = std::time::Duration::from_millis(250);
 /// The last comment; whoever sees it leaves.
 const LAST: &str = "that is all";
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn python() -> PathBuf {
+pub fn python() -> PathBuf {
     let python = root().join(".services/venv/bin/python");
     assert!(python.exists(), "{} is missing; run tests/services.sh, which makes it", python.display());
     python

@@ -11,6 +11,8 @@ mod fleet;
 mod handshake;
 mod hostile;
 mod http;
+mod load;
+mod load_agrees;
 mod mongo;
 mod mongo_contract;
 mod mongo_faults;

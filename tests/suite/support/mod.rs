@@ -1,5 +1,6 @@
 //! What the tests start and stop, and how they talk to it.
 
+pub mod faulty_wire;
 pub mod fleet;
 pub mod follower;
 pub mod mongod;
