@@ -128,17 +128,33 @@ async fn more_than_the_stream_keeps_is_told() {
 }
 
 #[tokio::test]
-async fn a_quiet_room_whose_stream_has_expired_lacks_nothing() {
+async fn the_first_comments_of_a_quiet_room_are_not_missed() {
     let redis = RedisServer::start().await;
     let (a, mut b, cable) = publisher_and_hearer(&redis).await;
-    a.send("r1", &["before"]);
-    b.texts(1).await;
-    // What expiry does, without waiting for it.
-    let _: i64 = ask(&redis, &["DEL", "{danmakud:room:r1}:stream"]).await;
     wait_until("a probe has come back", async || b.relay.probe().await.is_ok()).await;
     cable.cut();
     a.send("r1", &["of a new stream"]);
     assert_eq!(b.until_heard().await, (vec!["of a new stream".to_owned()], resumed("r1")));
+}
+
+#[tokio::test]
+async fn a_stream_that_is_gone_when_a_node_is_back_passes_for_nothing() {
+    const STREAM: &str = "{danmakud:room:r1}:stream";
+    for (command, after) in [(&["DEL", STREAM][..], &["after"][..]), (&["XTRIM", STREAM, "MAXLEN", "0"], &[])] {
+        let redis = RedisServer::start().await;
+        let (a, mut b, cable) = publisher_and_hearer(&redis).await;
+        a.send("r1", &["before"]);
+        b.texts(1).await;
+        wait_until("a probe has come back", async || b.relay.probe().await.is_ok()).await;
+        cable.cut();
+        a.send("r1", &["missed"]);
+        wait_until("it is in the stream", async || length(&redis, "r1").await == 2).await;
+        let _: i64 = ask(&redis, command).await;
+        after.iter().for_each(|text| a.send("r1", &[text]));
+        let (texts, heard) = b.until_heard().await;
+        assert_eq!((texts, heard), (after.iter().map(|&text| text.to_owned()).collect(), begun("r1")), "{command:?}");
+        assert_eq!(b.gaps("unknown"), 1);
+    }
 }
 
 #[tokio::test]

@@ -54,6 +54,26 @@ async fn without_memory_comments_are_passed_on_without_the_stream_and_nothing_pa
 }
 
 #[tokio::test]
+async fn whatever_the_reason_what_stands_in_no_stream_is_told() {
+    let redis = RedisServer::start().await;
+    let (url, cable) = redis.behind_cable().await;
+    let (a, mut b) = (Node::join(&redis.url()).await, Node::join(&url).await);
+    b.occupy(&redis, &["r1"]).await;
+    b.until_heard().await;
+    a.send("r1", &["in the stream"]);
+    b.texts(1).await;
+    // The stream cannot be dropped either.
+    configure(&redis, "min-replicas-to-write", "1").await;
+    cable.cut();
+    a.send("r1", &["missed"]);
+    wait_until("it is published", async || a.metrics.relay_unstreamed.get() == 1).await;
+    configure(&redis, "min-replicas-to-write", "0").await;
+    assert_eq!(b.until_heard().await, (vec![], Heard::Begun { room: room_id("r1"), since: None }));
+    a.send("r1", &["and on"]);
+    assert_eq!(b.texts(1).await, ["and on"]);
+}
+
+#[tokio::test]
 async fn what_a_read_only_redis_refuses_follows_when_it_takes_it() {
     let redis = RedisServer::start().await;
     let (a, mut b) = pair(&redis, RedisConfig::new(&redis.url())).await;

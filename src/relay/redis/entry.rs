@@ -11,6 +11,8 @@ use crate::relay::codec::{EntryId, Message, NodeId};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     pub(super) id: Option<EntryId>,
+    /// When it came, or was read.
+    pub(super) at: Instant,
     pub(super) message: Message,
 }
 
@@ -19,8 +21,10 @@ pub(super) struct Entry {
 pub(super) struct Life {
     /// Another one after each start, and on each server.
     pub(super) run: String,
-    /// How many commands it has refused for want of memory: where that has risen, messages may stand in no stream.
+    /// How many scripts it has refused, for whatever reason: where that has risen, messages may stand in no stream.
     pub(super) refused: u64,
+    /// How many keys it has evicted: where that has risen, streams may have come and gone.
+    pub(super) evicted: u64,
 }
 
 /// What was read of a stream.
@@ -70,16 +74,22 @@ pub(super) struct Filled {
 }
 
 /// The newest message had, and whose it was.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) id: EntryId,
+    /// When it came, or was read.
+    pub(super) at: Instant,
     node: NodeId,
     seq: u64,
 }
 
 impl Mark {
-    pub(super) fn of(id: EntryId, message: &Message) -> Self {
-        Self { id, node: message.node, seq: message.seq }
+    pub(super) fn of(id: EntryId, Entry { at, message, .. }: &Entry) -> Self {
+        Self { id, at: *at, node: message.node, seq: message.seq }
+    }
+
+    pub(super) fn is_of(&self, id: EntryId, message: &Message) -> bool {
+        (self.id, self.node, self.seq) == (id, message.node, message.seq)
     }
 }
 

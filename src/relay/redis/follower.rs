@@ -5,7 +5,8 @@
 //! while, the follower holds them back until it has been given what the stream has from its last place on. The read begins
 //! *with* that place: where another message stands there by now, the stream is that of a replica which was promoted
 //! without the newest entries, and all of it is looked through. It never shows what was lost with the old server, so
-//! nothing is sure that was read from another server than the time before.
+//! nothing is sure that was read from another server than the time before. Nor is anything if that place is gone with its
+//! stream, be it that somebody deleted it, unless it had expired while everything was heard still.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::entry::{Bridge, Entry, Filled, Life, Mark, Read, Step};
-use super::stream::EXPIRES_AFTER;
+use super::stream::{EXPIRES_AFTER, EXPIRES_WITHIN};
 use crate::relay::codec::{Body, EntryId, Message, NodeId};
 
 /// Most live messages held back while the stream is read; those on top are read from the stream as well.
@@ -22,8 +23,14 @@ const MAX_HELD: usize = 256;
 /// Most nodes whose last message in the room is remembered, the newest.
 const MAX_NODES: usize = 64;
 
-/// What was published so lately is in its stream still, with some time to spare for the way there and back.
-const RECENT: Duration = EXPIRES_AFTER.checked_sub(Duration::from_secs(20)).expect("a stream expires later");
+/// For the way there and back.
+const TO_SPARE: Duration = Duration::from_secs(20);
+
+/// What was published so lately is in its stream still.
+const RECENT: Duration = EXPIRES_AFTER.checked_sub(TO_SPARE).expect("a stream expires later");
+
+/// The stream of a message that came so long ago has expired, if none came after it.
+const EXPIRED: Duration = EXPIRES_WITHIN.saturating_add(TO_SPARE);
 
 #[derive(Debug)]
 pub(super) struct Follower {
@@ -42,7 +49,7 @@ pub(super) struct Follower {
     is_stuck: bool,
     /// More came than can be held.
     is_overfull: bool,
-    /// A message was missed that stands in no stream.
+    /// A message was missed that stands in no stream, or may have been lost with one.
     is_unsure: bool,
 }
 
@@ -104,7 +111,7 @@ impl Follower {
             (None, _) if is_known => Step::Nothing,
             (None, _) => self.give(entry.message),
             (Some(id), last) if entry.follows(id, last) => {
-                self.last = Some(Mark::of(id, &entry.message));
+                self.last = Some(Mark::of(id, &entry));
                 self.give(entry.message)
             }
             (Some(id), Some(last)) if id.epoch == last.id.epoch && id.seq <= last.id.seq => {
@@ -112,7 +119,7 @@ impl Follower {
                     return Step::Nothing;
                 }
                 // The stream has lost its newest entries, with a server, and goes on from an earlier place.
-                self.last = None;
+                self.leave(last);
                 self.held = Some(vec![entry]);
                 Step::Read
             }
@@ -138,12 +145,12 @@ impl Follower {
         let Read { mut entries, life, at } = read;
         if let Some(last) = self.last {
             let first = entries.first().and_then(|first| Some((first.id?, first)));
-            let is_last = first.is_some_and(|(id, first)| last == Mark::of(id, &first.message));
+            let is_last = first.is_some_and(|(id, first)| last.is_of(id, &first.message));
             let goes_on = |(id, first): (EntryId, &Entry)| id.epoch == last.id.epoch && first.start(id) >= last.id.seq;
             if is_last {
                 entries.remove(0);
             } else if !first.is_some_and(goes_on) {
-                self.last = None;
+                self.leave(last);
                 return None;
             }
         }
@@ -161,13 +168,22 @@ impl Follower {
         Some(filled)
     }
 
+    /// Notes that the stream with this place is gone: what was said there after everything was heard is lost with it, and
+    /// something may have been, unless it had expired by then.
+    fn leave(&mut self, last: Mark) {
+        self.last = None;
+        self.is_unsure |= self.heard_until.is_none_or(|until| until.duration_since(last.at) < EXPIRED);
+    }
+
     /// Whether nothing is missing if the stream, read there, has no gap.
     fn is_sure(&self, life: Option<&Life>, at: Instant) -> bool {
         let (Some(before), Some(now)) = (self.life.as_deref(), life) else { return false };
-        let goes_on = before.run == now.run && self.last.is_some();
-        // A stream that is new or absent had nothing before, if it cannot have expired nor be lacking what was refused.
-        let had_nothing = before == now && self.heard_until.is_some_and(|until| at.duration_since(until) < RECENT);
-        (goes_on || had_nothing) && !self.is_unsure
+        // What was refused was published without the stream, and may have been missed.
+        let is_as_before = (&before.run, before.refused) == (&now.run, now.refused);
+        // A stream that is new or absent had nothing before, if it can neither have expired nor been evicted.
+        let had_nothing =
+            before.evicted == now.evicted && self.heard_until.is_some_and(|until| at.duration_since(until) < RECENT);
+        is_as_before && !self.is_unsure && (self.last.is_some() || had_nothing)
     }
 
     /// Goes on without the stream, as it cannot be read.
@@ -190,7 +206,7 @@ impl Follower {
                 filled.bridge =
                     filled.bridge.and_gap(self.last.filter(|last| last.id.epoch == id.epoch), entry.start(id));
             }
-            self.last = Some(Mark::of(id, &entry.message));
+            self.last = Some(Mark::of(id, &entry));
             if !is_in(&had, &entry.message) {
                 let step = self.give(entry.message);
                 filled.take(step);
@@ -226,7 +242,7 @@ impl Follower {
 
     /// Takes a message though some are missing before it.
     fn accept(&mut self, entry: Entry) -> Step {
-        self.last = entry.id.map(|id| Mark::of(id, &entry.message)).or(self.last);
+        self.last = entry.id.map(|id| Mark::of(id, &entry)).or(self.last);
         if self.is_known(&entry.message) { Step::Nothing } else { self.give(entry.message) }
     }
 

@@ -20,18 +20,34 @@ pub(super) struct Stream {
     pub(super) seq: u64,
     pub(super) keeps: u64,
     pub(super) entries: Vec<Entry>,
-    /// The run and the refusals of its server.
-    pub(super) life: (u64, u64),
+    /// The run, the refusals and the evictions of its server.
+    pub(super) life: (u64, u64, u64),
+    pub(super) now: Instant,
 }
 
 impl Stream {
     pub(super) fn new(epoch: u64, keeps: u64) -> Self {
-        Self { epoch, seq: 0, keeps, entries: Vec::new(), life: (1, 0) }
+        Self { epoch, seq: 0, keeps, entries: Vec::new(), life: (1, 0, 0), now: Instant::now() }
+    }
+
+    /// Makes an empty one of it, as when it expires.
+    pub(super) fn begin_anew(&mut self) {
+        (self.epoch, self.seq) = (self.epoch + 1, 0);
+        self.entries.clear();
+    }
+
+    /// Lets time pass, over which it may expire.
+    pub(super) fn pass(&mut self, time: Duration) {
+        self.now += time;
+        let expiry = (EXPIRES_AFTER + EXPIRES_WITHIN) / 2;
+        if self.entries.last().is_some_and(|newest| self.now >= newest.at + expiry) {
+            self.begin_anew();
+        }
     }
 
     pub(super) fn append(&mut self, message: Message) -> Entry {
         self.seq += message.count();
-        let entry = Entry { id: Some(EntryId { epoch: self.epoch, seq: self.seq }), message };
+        let entry = Entry { id: Some(EntryId { epoch: self.epoch, seq: self.seq }), at: self.now, message };
         self.entries.push(entry.clone());
         let oldest = (self.seq + 1).saturating_sub(self.keeps);
         self.entries.retain(|entry| entry.id.unwrap().seq >= oldest);
@@ -44,8 +60,10 @@ impl Stream {
             let (id, from) = (entry.id.unwrap(), place.unwrap_or(EntryId { epoch: 0, seq: 0 }));
             (id.epoch, id.seq) >= (from.epoch, from.seq)
         };
-        let life = Some(Arc::new(Life { run: self.life.0.to_string(), refused: self.life.1 }));
-        Read { entries: self.entries.iter().filter(is_wanted).cloned().collect(), life, at }
+        let (run, refused, evicted) = self.life;
+        let life = Some(Arc::new(Life { run: run.to_string(), refused, evicted }));
+        let read = self.entries.iter().filter(is_wanted).map(|entry| Entry { at, ..entry.clone() });
+        Read { entries: read.collect(), life, at }
     }
 }
 
@@ -56,12 +74,12 @@ fn fill(follower: &mut Follower, stream: &Stream) -> Filled {
 }
 
 /// The same, so soon after everything was heard that no stream can have expired.
-pub(super) fn fill_soon(follower: &mut Follower, stream: &Stream) -> Filled {
+fn fill_soon(follower: &mut Follower, stream: &Stream) -> Filled {
     let soon = follower.heard_until.unwrap_or_else(Instant::now) + RECENT - Duration::from_millis(1);
     fill_at(follower, stream, soon)
 }
 
-fn fill_at(follower: &mut Follower, stream: &Stream, at: Instant) -> Filled {
+pub(super) fn fill_at(follower: &mut Follower, stream: &Stream, at: Instant) -> Filled {
     for _ in 0..3 {
         if let Some(filled) = follower.fill(stream.from(follower.place(), at)) {
             return filled;
@@ -155,19 +173,54 @@ fn a_room_that_was_quiet_until_its_stream_expired_goes_on_live() {
     assert_eq!(fill(&mut follower, &anew).bridge, Bridge::Whole);
 }
 
+/// A follower that heard everything until its stream had expired.
+fn quiet() -> Follower {
+    let mut follower = followed().0;
+    let had = follower.last.unwrap().at;
+    follower.hold(Some(had + EXPIRED));
+    follower
+}
+
 #[test]
-fn nothing_is_missing_where_no_stream_can_have_been_lost() {
-    let soon = |stream: &Stream| fill_soon(&mut followed().0, stream).bridge;
+fn a_quiet_room_whose_stream_has_expired_lacks_nothing() {
+    let soon = |stream: &Stream| fill_soon(&mut quiet(), stream).bridge;
     let mut anew = Stream::new(2, 2);
     assert_eq!(soon(&anew), Bridge::Whole, "none is there, nor was");
     anew.append(message(OTHER, 4, 1));
     assert_eq!(soon(&anew), Bridge::Whole, "it is whole");
-    let refused = Stream { life: (1, 1), ..anew.clone() };
-    assert_eq!(soon(&refused), Bridge::Unknown, "Redis was out of memory");
-    let restarted = Stream { life: (2, 0), ..anew.clone() };
-    assert_eq!(soon(&restarted), Bridge::Unknown, "Redis was lost");
+    assert_eq!(fill(&mut quiet(), &anew).bridge, Bridge::Unknown, "one may have come and expired");
+    for (life, why) in [
+        ((1, 1, 0), "something was refused, and published without a stream"),
+        ((2, 0, 0), "Redis was lost"),
+        ((1, 0, 1), "a stream may have been evicted"),
+    ] {
+        assert_eq!(soon(&Stream { life, ..anew.clone() }), Bridge::Unknown, "{why}");
+    }
     (5..9).for_each(|seq| drop(anew.append(message(OTHER, seq, 1))));
     assert_eq!(soon(&anew), Bridge::Unknown, "its beginning is gone");
+}
+
+#[test]
+fn a_stream_that_is_gone_before_its_time_passes_for_nothing() {
+    let mut anew = Stream::new(2, 200);
+    assert_eq!(fill_soon(&mut followed().0, &anew).bridge, Bridge::Unknown, "it was deleted");
+    anew.append(message(OTHER, 9, 1));
+    let mut follower = followed().0;
+    assert_eq!(fill_soon(&mut follower, &anew).bridge, Bridge::Unknown, "and there is another one");
+    assert_eq!(fill_soon(&mut follower, &anew).bridge, Bridge::Whole, "it is told once");
+    let mut early = followed().0;
+    let had = early.last.unwrap().at;
+    early.hold(Some(had + EXPIRED - Duration::from_millis(1)));
+    assert_eq!(fill_soon(&mut early, &anew).bridge, Bridge::Unknown, "it may have been there still");
+}
+
+#[test]
+fn a_stream_that_lacks_what_was_refused_passes_for_nothing() {
+    let (mut follower, stream) = followed();
+    let refused = Stream { life: (1, 1, 0), ..stream };
+    assert_eq!(fill_soon(&mut follower, &refused).bridge, Bridge::Unknown, "though it goes on from its place");
+    let evicting = Stream { life: (1, 1, 1), ..refused };
+    assert_eq!(fill_soon(&mut follower, &evicting).bridge, Bridge::Whole, "this one is there");
 }
 
 #[test]
@@ -184,7 +237,7 @@ fn how_long_nothing_was_heard_is_not_shortened_by_what_comes_before_the_stream_i
 #[test]
 fn what_another_server_has_is_not_sure_to_be_all() {
     let (mut follower, stream) = followed();
-    let promoted = Stream { life: (2, 0), ..stream };
+    let promoted = Stream { life: (2, 0, 0), ..stream };
     assert_eq!(fill_soon(&mut follower, &promoted).bridge, Bridge::Unknown);
     assert_eq!(fill(&mut follower, &promoted).bridge, Bridge::Whole);
     let silent = Read { life: None, ..promoted.from(follower.place(), Instant::now()) };
@@ -209,7 +262,7 @@ fn a_promoted_replica_that_lacks_the_newest_is_noticed() {
 #[test]
 fn messages_without_a_place_are_given_live_and_missed_for_good() {
     let (mut follower, stream) = followed();
-    let bare = Entry { id: None, message: message(OTHER, 4, 1) };
+    let bare = Entry { id: None, at: stream.now, message: message(OTHER, 4, 1) };
     assert_eq!(given(follower.take(bare.clone())), 1);
     assert_eq!(follower.take(bare.clone()), Step::Nothing, "published again");
     assert_eq!(fill(&mut follower, &stream).bridge, Bridge::Whole);

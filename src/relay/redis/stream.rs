@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, RedisResult, Script, Value};
+use tokio::time::Instant;
 
 use super::connection::{Connection, is_refusal};
 use super::entry::{Entry, Life};
@@ -17,9 +18,12 @@ static APPEND: LazyLock<Script> = LazyLock::new(|| Script::new(APPEND_LUA));
 
 pub(super) const APPEND_LUA: &str = include_str!("append.lua");
 
-/// A stream expires so long after its last message, or up to half as much later: those of rooms that went quiet together,
-/// as at the end of a show, are not all dropped in the same moment.
+/// A stream expires so long after its last message or some time later: those of rooms that went quiet together, as at the
+/// end of a show, are not all dropped in the same moment.
 pub(super) const EXPIRES_AFTER: Duration = Duration::from_secs(120);
+
+/// It has expired so long after its last message.
+pub(super) const EXPIRES_WITHIN: Duration = Duration::from_secs(180);
 
 /// The stream of the room with this channel. The braces put it into the channel's slot of a cluster.
 pub(super) fn key(channel: &str) -> String {
@@ -35,7 +39,7 @@ pub(super) fn append(
     keeps: usize,
     is_again: bool,
 ) -> Cmd {
-    let expiry = EXPIRES_AFTER.mul_f64(1.0 + fastrand::f64() / 2.0);
+    let expiry = EXPIRES_AFTER + EXPIRES_WITHIN.saturating_sub(EXPIRES_AFTER).mul_f64(fastrand::f64());
     let mut append = redis::cmd("EVALSHA");
     append.arg(APPEND.get_hash()).arg(2).arg(key(channel)).arg(channel).arg(message).arg(count).arg(keeps);
     append.arg(u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX)).arg(u8::from(is_again)).arg(publish);
@@ -65,7 +69,7 @@ pub(super) async fn read(connection: &Connection, wanted: &[Wanted]) -> Result<S
         range
     };
     let ranges = wanted.iter().map(|wanted| (wanted.channel.as_str(), range(wanted))).collect();
-    let info = ["server", "errorstats"].map(|section| {
+    let info = ["server", "stats", "commandstats", "errorstats"].map(|section| {
         let mut info = redis::cmd("INFO");
         info.arg(section);
         info
@@ -84,20 +88,37 @@ pub(super) async fn read(connection: &Connection, wanted: &[Wanted]) -> Result<S
 
 /// The lives of all servers together, if all tell.
 fn life(servers: Vec<Vec<RedisResult<Value>>>) -> Option<Life> {
-    let (mut runs, mut refused) = (Vec::new(), 0);
+    let (mut runs, mut refused, mut evicted) = (Vec::new(), 0, 0);
     for info in servers.into_iter().flatten() {
         let info: String = redis::from_redis_value(info.ok()?).ok()?;
         for line in info.lines() {
             if let Some(run) = line.strip_prefix("run_id:") {
                 runs.push(run.to_owned());
-            } else if let Some(count) = line.strip_prefix("errorstat_OOM:count=") {
-                refused += count.parse::<u64>().ok()?;
+            } else if let Some(count) = line.strip_prefix("evicted_keys:") {
+                evicted += count.parse::<u64>().ok()?;
+            } else {
+                refused += refusals(line).unwrap_or(0);
             }
         }
     }
     // A cluster names its servers in any order.
     runs.sort();
-    (!runs.is_empty()).then(|| Life { run: runs.concat(), refused })
+    (!runs.is_empty()).then(|| Life { run: runs.concat(), refused, evicted })
+}
+
+/// How often a script was refused, as one of the lines of statistics says that tell of it. Errors within scripts are counted
+/// with these: before Redis 7 they all have the same code, and others make such errors as well.
+fn refusals(line: &str) -> Option<u64> {
+    const WITHIN: &str = "cmdstat_evalsha:";
+    const BEFORE: [&str; 2] = ["errorstat_NOPERM:", "errorstat_BUSY:"];
+    let counts = |stats: &str, wanted: &str| {
+        let mut counts = stats.split(',').filter_map(|count| count.split_once('='));
+        counts.find(|(name, _)| *name == wanted).and_then(|(_, count)| count.parse().ok())
+    };
+    match line.strip_prefix(WITHIN) {
+        Some(stats) => counts(stats, "failed_calls"),
+        None => counts(BEFORE.iter().find_map(|code| line.strip_prefix(code))?, "count"),
+    }
 }
 
 /// The id of an entry, and its one field with the value.
@@ -108,7 +129,7 @@ fn entries(room: &RoomId, read: Vec<Raw>) -> Option<Vec<Entry>> {
     let entry = |(id, fields): Raw| {
         let (epoch, seq) = id.split_once('-')?;
         let id = EntryId { epoch: epoch.parse().ok()?, seq: seq.parse().ok()? };
-        Some(Entry { id: Some(id), message: codec::decode(room, fields.get(1)?).ok()? })
+        Some(Entry { id: Some(id), at: Instant::now(), message: codec::decode(room, fields.get(1)?).ok()? })
     };
     read.into_iter().map(entry).collect()
 }

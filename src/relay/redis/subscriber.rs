@@ -276,5 +276,5 @@ impl Subscriber {
 
 fn entry(room: &RoomId, published: &[u8]) -> Result<Entry, CodecError> {
     let (id, message) = codec::unstamp(published)?;
-    Ok(Entry { id, message: codec::decode(room, message)? })
+    Ok(Entry { id, at: Instant::now(), message: codec::decode(room, message)? })
 }
