@@ -74,6 +74,36 @@ async fn whatever_the_reason_what_stands_in_no_stream_is_told() {
 }
 
 #[tokio::test]
+async fn a_read_only_redis_is_as_good_as_away_to_whoever_hears() {
+    let redis = RedisServer::start().await;
+    let (a, mut b) = pair(&redis, RedisConfig::new(&redis.url())).await;
+    a.relay.probe().await.unwrap();
+    turn_read_only(&redis, true).await;
+    a.send("r1", &["meanwhile"]);
+    let error = b.relay.probe().await.unwrap_err();
+    assert!(error.to_string().contains("read only"), "{error}");
+    assert_eq!(b.hear().await, Heard::Lost);
+    wait_until("the other one knows as well", async || a.metrics.relay_up.get() == 0).await;
+    turn_read_only(&redis, false).await;
+    a.wait_for_probe(true).await;
+    b.wait_for_probe(true).await;
+    assert_eq!(b.texts(1).await, ["meanwhile"]);
+    let lost = |node: &Node| node.metrics.relay_disconnects.get_or_create(&[("reason", "probe_missed")]).get();
+    assert_eq!((lost(&a), lost(&b)), (1, 1), "it is not tried again and again");
+    assert_eq!(a.metrics.relay_dropped.get(), 0);
+}
+
+#[tokio::test]
+async fn without_memory_a_node_is_ready_all_the_same() {
+    let redis = RedisServer::start().await;
+    let (a, mut b) = pair(&redis, RedisConfig::new(&redis.url())).await;
+    configure(&redis, "maxmemory", "1").await;
+    a.relay.probe().await.unwrap();
+    a.send("r1", &["live"]);
+    assert_eq!(b.texts(1).await, ["live"]);
+}
+
+#[tokio::test]
 async fn what_a_read_only_redis_refuses_follows_when_it_takes_it() {
     let redis = RedisServer::start().await;
     let (a, mut b) = pair(&redis, RedisConfig::new(&redis.url())).await;

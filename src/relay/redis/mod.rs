@@ -14,8 +14,10 @@ mod connection;
 mod counts;
 mod entry;
 mod follower;
+mod probe;
 mod publisher;
 mod reader;
+mod sent;
 mod servers;
 mod slots;
 mod stream;
@@ -29,7 +31,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::try_join_all;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -47,6 +48,10 @@ use crate::model::{Posted, Relayed, RoomId, Timestamp};
 
 /// How long a connection may take, how long Redis may take to answer, and how long a probe may be on its way.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// So long after one probe has come back the next goes out, and so long may that take: a connection that is dead and stands
+/// is noticed within twice this time, and is reopened well within 10 s. A quiet room needs no other sign of life.
+const PROBE_EVERY: Duration = Duration::from_secs(3);
 
 /// How long [`Relay::close`] may take.
 const CLOSE_WITHIN: Duration = Duration::from_secs(3);
@@ -101,11 +106,11 @@ impl RedisRelay {
         });
         let tasks = TaskTracker::new();
         tasks.spawn(publisher::run(Arc::clone(&shared), queue));
-        tasks.spawn(subscriber::run(Arc::clone(&shared), outgoing.downgrade(), heard));
+        tasks.spawn(subscriber::run(Arc::clone(&shared), heard));
         tasks.close();
         let mut is_up = shared.is_up.subscribe();
         if timeout(ANSWER_WITHIN, is_up.wait_for(|is_up| *is_up)).await.is_err() {
-            tracing::warn!(url = shared.config.shown_url(), "redis is away; starting without other nodes");
+            tracing::warn!(url = shared.config.shown_url(), "redis does not serve yet; starting without other nodes");
         }
         Ok((Self { shared, outgoing, tasks, _stop_on_drop: stop.drop_guard() }, received))
     }
@@ -133,7 +138,7 @@ impl Relay for RedisRelay {
         }
         let payload = codec::encode(self.shared.node, comments.iter().map(|posted| (&posted.comment, posted.sender())));
         let since = comments.iter().map(|posted| posted.comment.ts).min().unwrap_or(Timestamp::MAX);
-        let message = Outgoing::comments(room, payload, Lost { count: comments.len() as u64, since });
+        let message = Outgoing::new(room.clone(), payload, Lost { count: comments.len() as u64, since });
         if let Err(error) = self.outgoing.try_send(message) {
             self.shared.give_up(&error.into_inner());
         }
@@ -156,15 +161,8 @@ impl Relay for RedisRelay {
     }
 
     async fn probe(&self) -> Result<(), RelayError> {
-        let failed = |detail: &str| RelayError { detail: format!("{}: {detail}", self.shared.config.shown_url()) };
-        let (messages, back) = self.shared.new_probes();
-        for message in messages {
-            self.outgoing.try_send(message).map_err(|_| failed("too much waits to be published"))?;
-        }
-        match timeout(ANSWER_WITHIN, try_join_all(back)).await {
-            Ok(Ok(_)) => Ok(()),
-            _ => Err(failed("a probe did not come back within 2 s")),
-        }
+        let failed = |error| RelayError { detail: format!("{}: {error}", self.shared.config.shown_url()) };
+        probe::probe(&self.shared, ANSWER_WITHIN).await.map_err(failed)
     }
 
     async fn close(&self) {
@@ -228,27 +226,27 @@ impl Shared {
         RoomId::parse(channel.strip_prefix(&self.room_prefix)?).ok()
     }
 
-    /// A probe for each server.
-    fn new_probes(&self) -> (Vec<Outgoing>, Vec<oneshot::Receiver<()>>) {
+    /// A probe for each server: its channel and number, and what tells that it is back.
+    fn new_probes(&self) -> (Vec<(String, u64)>, Vec<oneshot::Receiver<()>>) {
         let mut probes = lock(&self.probes);
         probes.retain(|_, probe| !probe.is_closed());
         let new = |channel: &String| {
             let (sender, receiver) = oneshot::channel();
             let number = self.next_probe.fetch_add(1, Ordering::Relaxed);
             probes.insert(number, sender);
-            (Outgoing::probe(channel, number.to_be_bytes().to_vec()), receiver)
+            ((channel.clone(), number), receiver)
         };
         lock(&self.probe_channels).iter().map(new).unzip()
     }
 
     /// Gives up a message that cannot be published: it is counted, and other nodes are told once that is possible.
     fn give_up(&self, message: &Outgoing) {
-        let Some((room, lost)) = message.stands_for() else { return };
-        if !message.is_notice() {
+        let lost = message.stands_for;
+        if !message.is_notice {
             self.metrics.relay_dropped.inc_by(lost.count);
         }
         let mut all = lock(&self.lost);
-        let sum = all.entry(room.clone()).or_insert(Lost { count: 0, since: lost.since });
+        let sum = all.entry(message.room.clone()).or_insert(Lost { count: 0, since: lost.since });
         (sum.count, sum.since) = (sum.count + lost.count, sum.since.min(lost.since));
     }
 

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::connection::{Connection, is_refusal};
+use super::sent::Sent;
 use super::{Lost, Shared, backoff, is_told, lock, stream, tally};
 use crate::model::RoomId;
 use crate::relay::codec;
@@ -17,53 +18,21 @@ const MAX_PIPELINED: usize = 256;
 /// A message that waits to be published.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    what: What,
+    pub(super) room: RoomId,
     payload: Vec<u8>,
+    /// The comments that others do not get without it.
+    pub(super) stands_for: Lost,
+    /// Whether it tells of comments that were given up before.
+    pub(super) is_notice: bool,
     since: Instant,
     /// Whether it may have been published already: an attempt failed, or its answer did not come.
     is_again: bool,
 }
 
-#[derive(Debug)]
-enum What {
-    Comments(RoomId, Lost),
-    Notice(RoomId, Lost),
-    /// On this channel.
-    Probe(String),
-}
-
 impl Outgoing {
-    /// Comments of a room; `stands_for` is what is lost when they are given up.
-    pub(super) fn comments(room: &RoomId, payload: Vec<u8>, stands_for: Lost) -> Self {
-        Self::new(What::Comments(room.clone(), stands_for), payload)
-    }
-
-    pub(super) fn probe(channel: &str, payload: Vec<u8>) -> Self {
-        Self::new(What::Probe(channel.to_owned()), payload)
-    }
-
-    fn new(what: What, payload: Vec<u8>) -> Self {
-        Self { what, payload, since: Instant::now(), is_again: false }
-    }
-
-    /// The comments that others do not get without it; none for a probe.
-    pub(super) fn stands_for(&self) -> Option<(&RoomId, Lost)> {
-        match &self.what {
-            What::Comments(room, lost) | What::Notice(room, lost) => Some((room, *lost)),
-            What::Probe(_) => None,
-        }
-    }
-
-    fn channel(&self, shared: &Shared) -> String {
-        match &self.what {
-            What::Comments(room, _) | What::Notice(room, _) => shared.room_channel(room),
-            What::Probe(channel) => channel.clone(),
-        }
-    }
-
-    /// Whether it tells of comments that were given up before.
-    pub(super) fn is_notice(&self) -> bool {
-        matches!(self.what, What::Notice(..))
+    /// Comments of a room.
+    pub(super) fn new(room: RoomId, payload: Vec<u8>, stands_for: Lost) -> Self {
+        Self { room, payload, stands_for, is_notice: false, since: Instant::now(), is_again: false }
     }
 }
 
@@ -120,7 +89,7 @@ impl Publisher {
     /// Numbers messages in the order in which they will be published. The numbers tell other nodes which of them were
     /// published again.
     fn number(&mut self) {
-        for message in self.waiting.iter_mut().filter(|message| message.stands_for().is_some()) {
+        for message in &mut self.waiting {
             self.seq += 1;
             codec::set_seq(&mut message.payload, self.seq);
         }
@@ -128,19 +97,21 @@ impl Publisher {
 
     /// Takes up what other nodes are to be told of comments that were given up.
     fn take_notices(&mut self) {
-        let lost = std::mem::take(&mut *lock(&self.shared.lost));
         let notice = |(room, lost): (RoomId, Lost)| {
             let payload = codec::encode_lost(self.shared.node, lost.count, lost.since);
-            Outgoing::new(What::Notice(room, lost), payload)
+            Outgoing { is_notice: true, ..Outgoing::new(room, payload, lost) }
         };
-        self.waiting.extend(lost.into_iter().map(notice));
+        let mut lost = lock(&self.shared.lost);
+        let rooms: Vec<_> = lost.keys().take(MAX_PIPELINED).cloned().collect();
+        self.waiting.extend(rooms.iter().filter_map(|room| lost.remove_entry(room)).map(notice));
+        drop(lost);
         self.number();
     }
 
     fn give_up_old(&mut self) {
         let shared = Arc::clone(&self.shared);
         self.waiting.retain(|message| {
-            let is_old = !message.is_notice() && message.since.elapsed() > shared.config.max_age;
+            let is_old = !message.is_notice && message.since.elapsed() > shared.config.max_age;
             if is_old {
                 shared.give_up(message);
             }
@@ -161,56 +132,50 @@ impl Publisher {
 
     async fn publish_over(&mut self, connection: &Connection) -> Result<(), RedisError> {
         let keeps = self.shared.config.stream;
-        let append = |message: &Outgoing, publish: &str, channel: &str| match message.stands_for() {
-            Some((_, lost)) => {
-                stream::append((publish, channel), &message.payload, lost.count, keeps, message.is_again)
-            }
-            None => publish_bare(publish, channel, &message.payload),
+        let append = |message: &Outgoing, publish: &str, channel: &str| {
+            stream::append((publish, channel), &message.payload, message.stands_for.count, keeps, message.is_again)
         };
-        let answers = self.ask(connection, append).await;
-        let (mut bare, mut kept, mut failed) = (Vec::new(), Vec::new(), None);
-        for (message, answer) in std::mem::take(&mut self.waiting).into_iter().zip(answers) {
-            match answer {
-                Ok(_) => {}
-                // Redis is out of memory, or does not let us write, or something else has the stream's name.
-                Err(error) if is_refusal(&error) => bare.push(message),
-                Err(error) => {
-                    kept.push(message);
-                    failed.get_or_insert(error);
-                }
-            }
-        }
-        self.waiting = bare;
-        if let Err(error) = self.publish_without_streams(connection).await {
-            failed.get_or_insert(error);
-        }
-        self.waiting.append(&mut kept);
-        failed.map_or(Ok(()), Err)
+        // Redis is out of memory, or does not let us write, or something else has the stream's name.
+        let appended = self.send(connection, append, is_refusal).await;
+        self.waiting = appended.refused;
+        let published = self.publish_without_streams(connection).await;
+        self.waiting.extend(appended.failed);
+        appended.error.map_or(published, Err)
     }
 
     /// Publishes without the streams, which are dropped: they lack these messages from now on, and who reads them later
     /// must find others rather than ones without them.
     async fn publish_without_streams(&mut self, connection: &Connection) -> Result<(), RedisError> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
         let drop = |_: &Outgoing, _: &str, channel: &str| {
             let mut drop = redis::cmd("DEL");
             drop.arg(stream::key(channel));
             drop
         };
-        // Whether a stream that cannot be written can be dropped is left open: there may be none.
+        // One that cannot be dropped shows by what Redis has refused that it lacks something.
         let _dropped = self.ask(connection, drop).await;
         let publish =
             |message: &Outgoing, publish: &str, channel: &str| publish_bare(publish, channel, &message.payload);
-        let answers = self.ask(connection, publish).await;
-        let mut failed = None;
-        for (message, answer) in std::mem::take(&mut self.waiting).into_iter().zip(answers) {
-            if let Err(error) = answer {
-                self.waiting.push(message);
-                failed.get_or_insert(error);
-            } else if let Some((_, lost)) = message.stands_for() {
-                self.shared.metrics.relay_unstreamed.inc_by(lost.count);
-            }
-        }
-        failed.map_or(Ok(()), Err)
+        let published = self.send(connection, publish, |_| false).await;
+        let comments = published.published.iter().map(|message| message.stands_for.count).sum();
+        self.shared.metrics.relay_unstreamed.inc_by(comments);
+        self.waiting = published.failed;
+        published.error.map_or(Ok(()), Err)
+    }
+
+    /// Sends what waits, all of it; what others have gone past is given up, and they are told that they lack it.
+    async fn send(
+        &mut self,
+        connection: &Connection,
+        command: impl Fn(&Outgoing, &str, &str) -> Cmd,
+        is_refusal: impl Fn(&RedisError) -> bool,
+    ) -> Sent {
+        let answers = self.ask(connection, command).await;
+        let mut sent = Sent::sort(std::mem::take(&mut self.waiting), answers, is_refusal);
+        sent.overtaken.drain(..).for_each(|message| self.shared.give_up(&message));
+        sent
     }
 
     /// Sends a command for each message that waits, in one round trip. From then on it may have been published.
@@ -220,7 +185,7 @@ impl Publisher {
         command: impl Fn(&Outgoing, &str, &str) -> Cmd,
     ) -> Vec<RedisResult<Value>> {
         let publish = connection.command("PUBLISH");
-        let channels: Vec<_> = self.waiting.iter().map(|message| message.channel(&self.shared)).collect();
+        let channels: Vec<_> = self.waiting.iter().map(|message| self.shared.room_channel(&message.room)).collect();
         let commands = self.waiting.iter().zip(&channels);
         let commands = commands.map(|(message, channel)| (channel.as_str(), command(message, publish, channel)));
         let answers = connection.ask(commands.collect()).await;

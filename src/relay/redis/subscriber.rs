@@ -1,28 +1,23 @@
 //! The subscribing side: one connection, the channels of the rooms that have viewers here, and the probes.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{Msg, PushInfo, PushKind, Value};
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, error::Elapsed, interval_at, sleep, timeout};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, error::Elapsed, sleep, timeout};
 
 use super::connection::Connection;
 use super::entry::{Bridge, Entry, Filled, Step};
 use super::follower::Follower;
-use super::publisher::Outgoing;
 use super::reader::Reader;
 use super::servers::Pushes;
-use super::{ANSWER_WITHIN, Shared, backoff, is_told, lock, tally};
+use super::{ANSWER_WITHIN, PROBE_EVERY, Shared, backoff, is_told, lock, probe, tally};
 use crate::model::RoomId;
 use crate::relay::Heard;
 use crate::relay::codec::{self, CodecError};
-
-/// How often a probe goes out. One that is not back when the next is due means a dead connection, so that a
-/// half-open one is noticed within two periods and reopened well within 10 s. A quiet room needs no other sign of life.
-const PROBE_EVERY: Duration = Duration::from_secs(3);
 
 /// Most channels in one command, so that no command holds up the others for long.
 const MAX_CHANNELS: usize = 1000;
@@ -34,8 +29,8 @@ enum Lost {
     Redis(#[from] redis::RedisError),
     #[error("no answer within {ANSWER_WITHIN:?}")]
     Silent(#[from] Elapsed),
-    #[error("a probe was missed")]
-    Probe,
+    #[error("a probe was missed: {0}")]
+    Probe(redis::RedisError),
     #[error("the connection was closed")]
     Closed,
     #[error("a channel has moved to another server of the cluster")]
@@ -47,19 +42,18 @@ impl Lost {
         match self {
             Self::Redis(_) => "failed",
             Self::Silent(_) => "no_answer",
-            Self::Probe => "probe_missed",
+            Self::Probe(_) => "probe_missed",
             Self::Closed => "closed",
             Self::Moved => "moved",
         }
     }
 }
 
-/// Keeps a connection until told to stop. `outgoing` is weak: the queue ends with the relay's handle.
-pub(super) async fn run(shared: Arc<Shared>, outgoing: mpsc::WeakSender<Outgoing>, heard: mpsc::Sender<Heard>) {
+/// Keeps a connection until told to stop.
+pub(super) async fn run(shared: Arc<Shared>, heard: mpsc::Sender<Heard>) {
     let stop = shared.stop.clone();
     let mut subscriber = Subscriber {
         shared,
-        outgoing,
         heard,
         rooms: HashMap::new(),
         before: HashMap::new(),
@@ -93,7 +87,6 @@ pub(super) async fn run(shared: Arc<Shared>, outgoing: mpsc::WeakSender<Outgoing
 
 struct Subscriber {
     shared: Arc<Shared>,
-    outgoing: mpsc::WeakSender<Outgoing>,
     heard: mpsc::Sender<Heard>,
     /// The rooms subscribed on this connection.
     rooms: HashMap<RoomId, Follower>,
@@ -110,6 +103,7 @@ impl Subscriber {
         let (connection, mut pushes) = self.shared.commands.servers().open_subscription().await?;
         let probe_channels = connection.probe_channels(&self.shared.own_channel);
         timeout(ANSWER_WITHIN, connection.subscribe("SUBSCRIBE", &probe_channels)).await??;
+        probe::check_writing(&connection, &probe_channels).await?;
         *lock(&self.shared.probe_channels) = probe_channels;
         self.reader.stop();
         self.begin_anew();
@@ -131,9 +125,7 @@ impl Subscriber {
 
     async fn receive(&mut self, connection: &Connection, pushes: &mut Pushes) -> Result<(), Lost> {
         let (shared, heard) = (Arc::clone(&self.shared), self.heard.clone());
-        let mut probes = Vec::new();
-        let mut due = interval_at(Instant::now() + PROBE_EVERY, PROBE_EVERY);
-        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut probing = pin!(probe::keep_probing(&shared));
         loop {
             self.reader.go_on(&shared, &self.rooms);
             tokio::select! {
@@ -142,7 +134,7 @@ impl Subscriber {
                 () = self.reader.wait(), if self.reader.is_reading() => {}
                 push = pushes.recv() => self.take_push(push.ok_or(Lost::Closed)?)?,
                 () = shared.wanted_changed.notified() => self.follow_wanted(connection).await?,
-                _ = due.tick() => probes = self.next_probes(probes)?,
+                missed = &mut probing => return Err(Lost::Probe(missed)),
             }
         }
     }
@@ -180,18 +172,6 @@ impl Subscriber {
 
     fn channels(&self, rooms: &[RoomId]) -> Vec<String> {
         rooms.iter().map(|room| self.shared.room_channel(room)).collect()
-    }
-
-    /// Looks after the probes that went out before, and sends the next.
-    fn next_probes(&self, before: Vec<oneshot::Receiver<()>>) -> Result<Vec<oneshot::Receiver<()>>, Lost> {
-        if before.into_iter().any(|mut probe| probe.try_recv().is_err()) {
-            return Err(Lost::Probe);
-        }
-        let Some(outgoing) = self.outgoing.upgrade() else { return Ok(Vec::new()) };
-        let (messages, back) = self.shared.new_probes();
-        // A full queue is the publisher's trouble and says nothing about this connection.
-        let are_sent = messages.into_iter().all(|message| outgoing.try_send(message).is_ok());
-        Ok(if are_sent { back } else { Vec::new() })
     }
 
     fn take_push(&mut self, push: PushInfo) -> Result<(), Lost> {
