@@ -5,7 +5,7 @@ use std::time::Duration;
 use danmakud::relay::{Heard, RedisConfig, Relay as _};
 
 use crate::support::redis::RedisServer;
-use crate::support::relay::{Node, ask, posted, room_id, wait_until};
+use crate::support::relay::{Node, ask, expect, posted, room_id, wait_for_subscribers, wait_until};
 
 async fn pair(redis: &RedisServer, config: RedisConfig) -> (Node, Node) {
     let (a, mut b) = (Node::join_with(config).await, Node::join(&redis.url()).await);
@@ -101,6 +101,71 @@ async fn without_memory_a_node_is_ready_all_the_same() {
     a.relay.probe().await.unwrap();
     a.send("r1", &["live"]);
     assert_eq!(b.texts(1).await, ["live"]);
+}
+
+/// The user that the README says to make, called `danmakud`, with some rights changed.
+async fn user(redis: &RedisServer, changes: &[&str]) -> RedisConfig {
+    let readme = include_str!("../../README.md");
+    let documented = readme.lines().find(|line| line.starts_with("ACL SETUSER ")).expect("the README says it");
+    let rights: Vec<_> = documented.split(' ').chain(changes.iter().copied()).collect();
+    let _: String = ask(redis, &rights).await;
+    RedisConfig::new(&format!("redis://danmakud:secret@127.0.0.1:{}", redis.port()))
+}
+
+#[tokio::test]
+async fn the_rights_that_are_documented_are_enough() {
+    let redis = RedisServer::start().await;
+    let config = user(&redis, &[]).await;
+    let (a, mut b) = pair(&redis, config.clone()).await;
+    let mut c = Node::join_with(config).await;
+    c.occupy(&redis, &["r1", "other"]).await;
+    c.relay.vacated(&room_id("other"));
+    wait_for_subscribers(&redis, "other", |subscribers| subscribers == 0).await;
+    a.send("r1", &["live"]);
+    assert_eq!((b.texts(1).await, c.texts(1).await), (vec!["live".to_owned()], vec!["live".to_owned()]));
+    assert_eq!(a.relay.count(&[(room_id("r1"), 2)]).await, [Some(0)]);
+    assert_eq!(c.relay.count_elsewhere(&room_id("r1")).await, Some(2));
+    c.relay.probe().await.unwrap();
+    let _: i64 = ask(&redis, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    while c.until_heard().await.1 != Heard::Resumed(room_id("r1")) {}
+    a.relay.close().await;
+    c.relay.close().await;
+    let refused: Vec<redis::Value> = ask(&redis, &["ACL", "LOG"]).await;
+    assert_eq!(refused, []);
+    assert_eq!(a.metrics.relay_unstreamed.get(), 0);
+}
+
+#[tokio::test]
+async fn a_channel_that_cannot_be_given_up_costs_nothing() {
+    let redis = RedisServer::start().await;
+    let config = user(&redis, &["-unsubscribe"]).await;
+    let (a, mut b) = (Node::join(&redis.url()).await, Node::join_with(config).await);
+    b.occupy(&redis, &["r1", "other"]).await;
+    b.relay.vacated(&room_id("other"));
+    wait_until("it was refused", async || {
+        let refused: Vec<redis::Value> = ask(&redis, &["ACL", "LOG"]).await;
+        !refused.is_empty()
+    })
+    .await;
+    a.send("other", &["unwanted"]);
+    a.send("r1", &["wanted"]);
+    assert_eq!(b.next().await, expect("r1", &["wanted"]));
+    b.relay.probe().await.unwrap();
+    assert_eq!(b.metrics.relay_connects.get(), 1);
+}
+
+#[tokio::test]
+async fn scripts_that_may_not_be_made_known_are_done_without() {
+    let redis = RedisServer::start().await;
+    let config = user(&redis, &["-script|load"]).await;
+    let mut b = Node::join_with(config.clone()).await;
+    b.occupy(&redis, &["r1"]).await;
+    let a = Node::join_with(config).await;
+    for text in ["1", "2"] {
+        a.send("r1", &[text]);
+        assert_eq!(b.texts(1).await, [text]);
+    }
+    assert_eq!((a.metrics.relay_unstreamed.get(), a.metrics.relay_dropped.get()), (2, 0));
 }
 
 #[tokio::test]

@@ -12,11 +12,23 @@ pub(super) struct Connection {
     servers: Vec<MultiplexedConnection>,
     /// Of a cluster, which server has which channels.
     slots: Option<Slots>,
+    /// The scripts could not be made known on it, and may not be.
+    lacks_scripts: bool,
 }
 
 impl Connection {
     pub(super) fn new(servers: Vec<MultiplexedConnection>, slots: Option<Slots>) -> Self {
-        Self { servers, slots }
+        Self { servers, slots, lacks_scripts: false }
+    }
+
+    pub(super) fn without_scripts(self) -> Self {
+        Self { lacks_scripts: true, ..self }
+    }
+
+    /// Whether what this connection was told will not be done on it, now or later, and no other server has to be asked.
+    pub(super) fn is_refusal(&self, error: &RedisError) -> bool {
+        let is_unknown = error.kind() == ErrorKind::Server(ServerErrorKind::NoScript);
+        is_refusal(error) || (self.lacks_scripts && is_unknown)
     }
 
     /// The commands of one server or of a cluster: its channels are sharded.

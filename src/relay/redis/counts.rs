@@ -7,7 +7,6 @@ use std::sync::LazyLock;
 use redis::{Cmd, RedisError, Script};
 use tokio::time::timeout;
 
-use super::connection::is_refusal;
 use super::{ANSWER_WITHIN, Shared};
 use crate::model::RoomId;
 use crate::relay::COUNTED_FOR;
@@ -109,7 +108,7 @@ async fn try_ask(shared: &Shared, counts: &[Count]) -> Result<Vec<Option<usize>>
         (channel.as_str(), count(channel, &node, &here))
     });
     let answers = connection.ask(commands.collect()).await;
-    if answers.iter().filter_map(|answer| answer.as_ref().err()).any(|error| !is_refusal(error)) {
+    if answers.iter().filter_map(|answer| answer.as_ref().err()).any(|error| !connection.is_refusal(error)) {
         shared.commands.discard(number).await;
     }
     Ok(answers.into_iter().map(|answer| redis::from_redis_value(answer.ok()?).ok()).collect())

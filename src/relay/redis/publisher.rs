@@ -6,7 +6,7 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::connection::{Connection, is_refusal};
+use super::connection::Connection;
 use super::sent::Sent;
 use super::{Lost, Shared, backoff, is_told, lock, stream, tally};
 use crate::model::RoomId;
@@ -136,7 +136,7 @@ impl Publisher {
             stream::append((publish, channel), &message.payload, message.stands_for.count, keeps, message.is_again)
         };
         // Redis is out of memory, or does not let us write, or something else has the stream's name.
-        let appended = self.send(connection, append, is_refusal).await;
+        let appended = self.send(connection, append, |error| connection.is_refusal(error)).await;
         self.waiting = appended.refused;
         let published = self.publish_without_streams(connection).await;
         self.waiting.extend(appended.failed);

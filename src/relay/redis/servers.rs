@@ -37,10 +37,14 @@ impl Servers {
     /// Opens a connection for commands. The scripts are known on it.
     pub(super) async fn open(&self) -> Result<Connection, RedisError> {
         let connection = self.connect(None).await?;
-        // A server that refuses this refuses what needs the scripts, which is dealt with there.
         let answers = connection.ask_all(&[stream::APPEND_LUA, counts::COUNT_LUA].map(load)).await;
-        let lost = answers.into_iter().flatten().filter_map(Result::err).find(|error| !is_refusal(error));
-        lost.map_or(Ok(connection), Err)
+        let failed: Vec<_> = answers.into_iter().flatten().filter_map(Result::err).collect();
+        if failed.is_empty() {
+            return Ok(connection);
+        }
+        // Some other node may have made the scripts known all the same.
+        let lost = failed.into_iter().find(|error| !is_refusal(error));
+        lost.map_or_else(|| Ok(connection.without_scripts()), Err)
     }
 
     /// Opens a connection for subscribing.
@@ -90,7 +94,8 @@ async fn connect(
     let mut config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(ANSWER_WITHIN))
         .set_response_timeout(Some(ANSWER_WITHIN));
-    let mut settings = address.redis_settings().clone();
+    // Who may do little need not be refused it with each connection.
+    let mut settings = address.redis_settings().clone().set_skip_set_lib_name();
     if let Some(pushes) = pushes {
         config = config.set_push_sender(pushes);
         settings = settings.set_protocol(ProtocolVersion::RESP3);

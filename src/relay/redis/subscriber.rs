@@ -9,7 +9,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, error::Elapsed, sleep, timeout};
 
-use super::connection::Connection;
+use super::connection::{Connection, is_refusal};
 use super::entry::{Bridge, Entry, Filled, Step};
 use super::follower::Follower;
 use super::reader::Reader;
@@ -158,7 +158,11 @@ impl Subscriber {
             timeout(ANSWER_WITHIN, connection.subscribe("SUBSCRIBE", &self.channels(rooms))).await??;
         }
         for rooms in given_up.chunks(MAX_CHANNELS) {
-            timeout(ANSWER_WITHIN, connection.subscribe("UNSUBSCRIBE", &self.channels(rooms))).await??;
+            match timeout(ANSWER_WITHIN, connection.subscribe("UNSUBSCRIBE", &self.channels(rooms))).await? {
+                // What goes on coming is wanted by nobody and passed over.
+                Err(error) if is_refusal(&error) => tracing::debug!(%error, "redis lets no channel be given up"),
+                answer => answer?,
+            }
         }
         for room in gained.into_iter().chain(again) {
             let mut follower = self.before.remove(&room).unwrap_or_else(|| Follower::new(self.shared.node));
