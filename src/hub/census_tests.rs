@@ -2,6 +2,7 @@
 
 use super::super::testing::{Scene, Told};
 use super::*;
+use crate::relay::Heard;
 use crate::room::testing::{Frame, config, own_frame, room_id};
 
 const BEAT: Duration = Duration::from_secs(5);
@@ -60,6 +61,17 @@ async fn viewers_elsewhere_count_from_the_first_hello_until_they_are_outdated() 
     count(&mut census).await;
     assert_eq!(socket.frames(), [Frame::Own(6), Frame::Own(8), Frame::Own(1)]);
     assert_eq!(scene.hub.online(&room_id()).await, Online { here: 1, elsewhere: None });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_that_fills_again_is_not_told_what_it_was_told_before() {
+    let scene = among_others(5);
+    let first = scene.join(None).await;
+    assert_eq!(first.0.joined.online, 6);
+    scene.hub.hear(Heard::Begun { room: room_id(), since: None });
+    drop(first);
+    tell(&scene, Some(7));
+    assert_eq!(scene.join(None).await.0.joined.online, 8);
 }
 
 #[tokio::test(start_paused = true)]

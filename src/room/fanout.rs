@@ -95,6 +95,8 @@ impl Audience {
         }
         if seats.len() == 0 {
             (seats.viewers, seats.free, seats.news) = (Vec::new(), Vec::new(), None);
+            // It is kept up to date only while somebody is here.
+            seats.elsewhere = Elsewhere::default();
         }
     }
 

@@ -78,6 +78,18 @@ async fn counts_come_back_with_redis_and_survive_what_others_write() {
 }
 
 #[tokio::test]
+async fn where_nothing_can_be_told_nothing_is_known() {
+    let redis = RedisServer::start().await;
+    let (a, b) = (Node::join(&redis.url()).await, Node::join(&redis.url()).await);
+    assert_eq!((a.count(3).await, b.count(4).await), (Some(0), Some(3)));
+    let _: String = ask(&redis, &["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert_eq!((a.count(2).await, a.relay.count_elsewhere(&room_id("r")).await), (None, None));
+    let _: String = ask(&redis, &["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert_eq!(a.relay.count_elsewhere(&room_id("r")).await, Some(4));
+    assert_eq!(b.count(4).await, Some(3), "asking does not take back what was told");
+}
+
+#[tokio::test]
 async fn in_a_cluster_every_room_is_counted() {
     const ROOMS: usize = 600;
     let cluster = RedisServer::start_cluster().await;

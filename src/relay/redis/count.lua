@@ -9,6 +9,10 @@ if here and here > 0 then
   redis.call('PEXPIRE', counts, expiry)
 elseif here then
   redis.call('HDEL', counts, node)
+else
+  -- Refused where telling is: what others had told is not kept up to date then, and says nothing.
+  redis.call('HSET', counts, '?', '')
+  redis.call('HDEL', counts, '?')
 end
 local elsewhere, fields = 0, redis.call('HGETALL', counts)
 for place = 1, #fields, 2 do
