@@ -245,7 +245,7 @@ async fn open_relay(config: Option<crate::relay::RedisConfig>, metrics: &Arc<Met
     relay::declare(metrics);
     let Some(config) = config else { return Ok((Arc::new(Loopback), None)) };
     let (relay, heard) = RedisRelay::connect(config, Arc::clone(metrics)).await.context("cannot use Redis")?;
-    info!("joined with other nodes through Redis");
+    info!("comments go to other nodes and come from them through Redis, while that serves");
     Ok((Arc::new(relay), Some(heard)))
 }
 

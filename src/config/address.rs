@@ -7,7 +7,7 @@
 use mongodb::options::{Acknowledgment, ConnectionString, HostInfo};
 use redis::{IntoConnectionInfo as _, RedisError};
 
-use crate::relay::RedisConfig;
+use crate::relay::{RedisConfig, Topology};
 
 /// Reads a MongoDB connection string.
 ///
@@ -78,11 +78,14 @@ pub(super) fn redis(config: &RedisConfig) -> Result<String, String> {
     if !["redis://", "rediss://"].iter().any(|scheme| config.url.starts_with(scheme)) {
         return Err("does not begin with redis:// or rediss://".to_owned());
     }
-    let server = |url: String| Ok(url.into_connection_info()?.addr().to_string());
+    let server = |url: String| url.into_connection_info();
     let servers: Result<Vec<_>, RedisError> = config.urls().into_iter().map(server).collect();
     let servers = servers.map_err(|_| {
         "is not an address such as redis://user:password@host:6379/0, the last number being the database; more hosts \
          follow the first with a comma between"
     })?;
-    Ok(servers.join(", "))
+    if config.topology == Topology::Cluster && servers.iter().any(|server| server.redis_settings().db() != 0) {
+        return Err("names a database, and a cluster has none but 0".to_owned());
+    }
+    Ok(servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(", "))
 }

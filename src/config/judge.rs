@@ -231,7 +231,10 @@ fn redis(merged: &Merged) -> Result<Option<RedisConfig>, ConfigError> {
     let prefix = merged.name("redis.prefix", &raw.prefix)?;
     let topology = topology(merged)?;
     if raw.url.is_empty() {
-        return Ok(None);
+        return match topology {
+            Topology::Single => Ok(None),
+            _ => Err(merged.refuse_pair("redis.mode", "redis.url", "says what hosts are that redis.url does not name")),
+        };
     }
     let stream = MAX_STREAM.min(merged.number("room.ring", merged.raw.room.ring, 1, 1_048_576)?);
     let config = RedisConfig { prefix, topology, stream, ..RedisConfig::new(&raw.url) };

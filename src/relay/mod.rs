@@ -90,10 +90,10 @@ pub trait Relay: Send + Sync + 'static {
     /// Gives how many viewers a room has on the other nodes, `None` when that cannot be learnt now.
     async fn count_elsewhere(&self, room: &RoomId) -> Option<usize>;
 
-    /// Sends a message through the relay and waits until it has come back, for readiness.
+    /// Sends a message through the relay and waits until it has come back, for readiness. It goes past what waits.
     ///
     /// # Errors
-    /// [`RelayError`] when it did not come back in time.
+    /// [`RelayError`] when it did not come back in time, or the relay takes nothing that is written now.
     async fn probe(&self) -> Result<(), RelayError>;
 
     /// Sends what waits, takes back what was told of viewers, and lets go of the connections.

@@ -184,6 +184,26 @@ async fn a_server_that_waits_for_its_redis_lives_and_is_not_ready() {
 }
 
 #[tokio::test]
+async fn a_redis_that_cannot_be_used_as_it_is_meant_is_told_loudly() {
+    let redis = RedisServer::start().await;
+    let mongodb = ReplicaSet::shared().await.uri(None).replace("/?", "/loudly?");
+    let at = |user: &str, database: &str| format!("redis://{user}127.0.0.1:{}{database}", redis.port());
+    for (url, mode, advice) in [
+        (at("bob:hunter2@", ""), "", "user and the password in redis.url"),
+        (at("", "/99"), "", "database in redis.url"),
+        (at("", ""), "mode = \"cluster\"", "whether this is a cluster"),
+        (at("", ""), "mode = \"sentinel\"\nservice = \"s\"", "whether these are sentinels"),
+    ] {
+        let (folder, config) = (tempfile::tempdir().unwrap(), format!("[redis]\n{mode}"));
+        let flags = ["--mongodb", &mongodb, "--redis", &url];
+        let server = Start::in_folder(folder.path()).config(&config).args(&flags).run();
+        let told = server.stop().await.stderr;
+        assert!(told.contains("redis cannot be used until somebody acts") && told.contains(advice), "{told}");
+        assert!(!told.contains("hunter2") && !told.contains("subscribed at redis"), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn without_its_mongodb_it_fails_with_one_short_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -3,8 +3,8 @@
 use futures_util::future::try_join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion,
-    PushInfo, RedisError, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _,
+    ProtocolVersion, PushInfo, RedisError, ServerErrorKind, Value,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -45,6 +45,23 @@ impl Servers {
         // Some other node may have made the scripts known all the same.
         let lost = failed.into_iter().find(|error| !is_refusal(error));
         lost.map_or_else(|| Ok(connection.without_scripts()), Err)
+    }
+
+    /// What somebody must do about an error of a connection that does not pass by itself; `None` if it may.
+    pub(super) fn advice(&self, error: &RedisError) -> Option<&'static str> {
+        let is_moved = error.kind() == ErrorKind::Server(ServerErrorKind::Moved);
+        let is_unknown = matches!(error.code(), Some("WRONGPASS" | "NOAUTH"));
+        match (error.kind(), &self.topology) {
+            (kind, _) if is_unknown || kind == ErrorKind::AuthenticationFailed => {
+                Some("set the user and the password in redis.url right")
+            }
+            (ErrorKind::InvalidClientConfig, _) => Some("set redis.service to what the sentinels call the master"),
+            (_, Topology::Single) if is_moved => Some("this is a cluster: set redis.mode to \"cluster\""),
+            _ if !is_refusal(error) => None,
+            (_, Topology::Single) => Some("look at the database in redis.url, and at what its user may do"),
+            (_, Topology::Sentinel { .. }) => Some("look whether these are sentinels, and at what the user may do"),
+            (_, Topology::Cluster) => Some("look whether this is a cluster, and at what the user may do"),
+        }
     }
 
     /// Opens a connection for subscribing.
@@ -124,7 +141,8 @@ async fn master_of(sentinel: &ConnectionInfo, service: &str) -> Result<Connectio
     let mut ask = redis::cmd("SENTINEL");
     ask.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
     let master: Option<Host> = ask.query_async(&mut connection).await?;
-    Ok(at(sentinel, master.ok_or_else(|| refused("the sentinel does not know the service"))?))
+    let unknown = || RedisError::from((ErrorKind::InvalidClientConfig, "the sentinel does not know the service"));
+    Ok(at(sentinel, master.ok_or_else(unknown)?))
 }
 
 /// Asks a server of a cluster for the masters.

@@ -77,7 +77,14 @@ pub(super) async fn run(shared: Arc<Shared>, heard: mpsc::Sender<Heard>) {
         // A connection that did not last is not a recovery: the next attempt waits longer.
         attempt = if was_up && begun.elapsed() > PROBE_EVERY { 1 } else { attempt + 1 };
         if is_told(attempt) {
-            tracing::warn!(%error, attempt, "there is no subscription to redis");
+            let act = match &error {
+                Lost::Redis(error) | Lost::Probe(error) => subscriber.shared.commands.servers().advice(error),
+                _ => None,
+            };
+            match act {
+                Some(act) => tracing::error!(%error, attempt, act, "redis cannot be used until somebody acts"),
+                None => tracing::warn!(%error, attempt, "there is no subscription to redis"),
+            }
         }
         if stop.run_until_cancelled(sleep(backoff(attempt))).await.is_none() {
             return;
