@@ -76,9 +76,11 @@ impl Hearing {
     }
 
     fn begin(&mut self, now: Timestamp, since: Option<Timestamp>) {
-        let since = self.lacks_since().into_iter().chain(since).fold(now, Timestamp::min);
+        let given_up = since.unwrap_or(now);
+        let since = self.lacks_since().into_iter().fold(given_up, Timestamp::min);
         let has_lapsed = self.has_lapsed || self.deaf_since.is_none();
-        let doubted_from = if has_lapsed { since.minus(UNNOTICED) } else { since };
+        // Who comes to a room that was not followed is given all that its stream has, and live what is not there yet.
+        let doubted_from = if has_lapsed && self.is_followed { since.minus(UNNOTICED) } else { given_up };
         let hole = Some(Hole { since, heard_from: now, doubted_from });
         *self = Self { deaf_since: None, hole, has_lapsed, is_followed: true, ..*self };
     }
