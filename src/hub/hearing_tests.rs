@@ -369,3 +369,44 @@ async fn what_is_found_of_the_others_keeps_nothing_back_that_was_said_here() {
     let window = scene.hub.recent(&room_id(), MINUTE, 200).await;
     assert_eq!((window.comments.len(), window.is_complete), (133, true));
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_a_deaf_node_that_has_found_the_newest_alone_is_told_elsewhere() {
+    let (here, there) = (scene(), scene());
+    let (entrance, _socket) = join(&here, None).await;
+    let (_stays, _other_socket) = join(&there, None).await;
+    for scene in [&here, &there] {
+        scene.pass(SETTLING * 4);
+        scene.hub.mend_all().await;
+    }
+    here.hub.hear(Heard::Lost);
+    for n in 0..80 {
+        relayed(&there, &elsewhere(&here, n));
+    }
+    here.pass(Duration::from_secs(2));
+    here.hub.mend_all().await;
+    tick().await;
+    let cursor = entrance.joined.seat.room().newest_cursor();
+    assert_eq!(there.join(Some(cursor)).await.0.missed, Missed::AtLeast(0), "30 were left for later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_node_has_given_up_brings_nothing_of_the_others_again() {
+    let scene = scene();
+    let (_entrance, socket) = join(&scene, None).await;
+    scene.pass(SETTLING * 4);
+    scene.hub.mend_all().await;
+    let since = scene.clock.now();
+    for n in 0..600 {
+        scene.pass(Duration::from_millis(100));
+        relayed(&scene, &elsewhere(&scene, n));
+        tick().await;
+    }
+    scene.hub.hear(Heard::Begun { room: room_id(), since: Some(since) });
+    for _ in 0..5 {
+        scene.hub.mend_all().await;
+        scene.pass(Duration::from_secs(5));
+        tick().await;
+    }
+    assert_eq!((told_as_missed(&socket), socket.places().len()), (0, 600));
+}

@@ -3,6 +3,7 @@
 //!
 //! A node that is alone has nothing to miss: its rooms are never deaf and never have a [`Hole`].
 
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -37,6 +38,8 @@ pub(super) struct Hearing {
     is_followed: bool,
     /// When the store was last asked, or nothing was heard from that moment on.
     looked: Timestamp,
+    /// What the last look left for later, as others may bring it: from its oldest comment until that look.
+    left: Option<(Timestamp, Timestamp)>,
 }
 
 /// Comments of other nodes that the ring may lack though they are heard now.
@@ -44,6 +47,8 @@ pub(super) struct Hearing {
 struct Hole {
     /// The ring was last known to have, or to have had, all that the store has.
     since: Timestamp,
+    /// Nothing was heard from this moment until the next one.
+    deaf_from: Timestamp,
     /// Since when other nodes are heard.
     heard_from: Timestamp,
     /// What was accepted elsewhere between this moment and the last one may be missing though later comments are there.
@@ -69,6 +74,12 @@ impl Hearing {
         }
     }
 
+    /// The time in which nothing was heard. What another node has given up since was heard of the others.
+    fn unheard(&self) -> Range<Timestamp> {
+        let from = self.deaf_since.into_iter().chain(self.hole.map(|hole| hole.deaf_from)).min();
+        from.unwrap_or(Timestamp::MAX)..self.hears_since()
+    }
+
     fn go_deaf(&mut self, now: Timestamp) {
         if self.deaf_since.is_none() {
             (self.deaf_since, self.has_lapsed, self.looked) = (Some(now), true, now);
@@ -77,11 +88,12 @@ impl Hearing {
 
     fn begin(&mut self, now: Timestamp, since: Option<Timestamp>) {
         let given_up = since.unwrap_or(now);
+        let deaf_from = self.unheard().start.min(now);
         let since = self.lacks_since().into_iter().fold(given_up, Timestamp::min);
         let has_lapsed = self.has_lapsed || self.deaf_since.is_none();
         // Who comes to a room that was not followed is given all that its stream has, and live what is not there yet.
         let doubted_from = if has_lapsed && self.is_followed { since.minus(UNNOTICED) } else { given_up };
-        let hole = Some(Hole { since, heard_from: now, doubted_from });
+        let hole = Some(Hole { since, deaf_from, heard_from: now, doubted_from });
         *self = Self { deaf_since: None, hole, has_lapsed, is_followed: true, ..*self };
     }
 
@@ -89,11 +101,12 @@ impl Hearing {
     /// is from `open_from` on.
     fn looked(&mut self, at: Timestamp, open_from: Option<Timestamp>) {
         let since = open_from.unwrap_or(at).min(at);
-        (self.has_lapsed, self.looked) = (false, at);
+        (self.has_lapsed, self.looked, self.left) = (false, at, open_from.map(|from| (from, at)));
         self.deaf_since = self.deaf_since.map(|before| since.max(before));
         let is_open = |hole: &Hole| open_from.is_some() || hole.heard_from.plus(SETTLING) > at;
         self.hole = self.hole.filter(is_open).map(|hole| Hole {
             since: since.max(hole.since),
+            deaf_from: since.max(hole.deaf_from),
             doubted_from: since.min(at.minus(SETTLING)).max(hole.doubted_from),
             ..hole
         });
@@ -101,8 +114,10 @@ impl Hearing {
 
     /// What viewers may not have been given of the others' comments though they were given later ones.
     fn doubt(&self, here: [u8; 5]) -> Option<Doubt> {
-        let in_doubt = |hole: Hole| Doubt { from: hole.doubted_from, until: hole.heard_from, except: here };
-        self.hole.map(in_doubt).filter(|doubt| doubt.from < doubt.until)
+        let hole = self.hole.map(|hole| (hole.doubted_from, hole.heard_from));
+        let stretches = || hole.into_iter().chain(self.left).filter(|(from, until)| from < until);
+        let (from, until) = (stretches().map(|(from, _)| from).min()?, stretches().map(|(_, until)| until).max()?);
+        Some(Doubt { from, until, except: here })
     }
 }
 
@@ -184,8 +199,9 @@ impl Room {
         if state.hearing.lacks_since().is_none() {
             return;
         }
-        let Fetched { at, mut comments, left_out } = fetched;
+        let Fetched { at, mut comments, mut left_out } = fetched;
         state.retain_lost(self.ids.process(), &mut comments);
+        state.ring.leave_out_known(&mut left_out, |position| *position);
         let (missed, may_come): (Vec<_>, Vec<_>) =
             left_out.into_iter().partition(|position| position.ts < at.minus(HELD_BACK));
         state.ring.skip(&missed);
@@ -216,9 +232,8 @@ impl State {
     }
 
     fn retain_lost(&self, here: [u8; 5], comments: &mut Vec<Comment>) {
-        let (known_from, since) = (self.ring.known_from(), self.hearing.lacks_since().unwrap_or(Timestamp::MAX));
+        let (known_from, unheard) = (self.ring.known_from(), self.hearing.unheard());
         // What is older than the ring knows cannot have been heard while nothing was.
-        let unheard = since..self.hearing.hears_since();
         let may_be_lost = |comment: &Comment| comment.ts >= known_from || unheard.contains(&comment.ts);
         comments.retain(|comment| may_be_lost(comment) && comment.id.process() != here);
         self.ring.leave_out_known(comments, Comment::position);
