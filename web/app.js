@@ -8,6 +8,7 @@ const WORDS = {
     top: "Top", bottom: "Bottom", color: "Colour", size: "Size", small: "Small", medium: "Medium", large: "Large",
     connecting: "Connecting", live: "Live", lost: n => `Back in ${n} s`, online: n => `${n} online`,
     gap: n => `${n} comments could not be shown`, wait: n => `try again in ${n} s`, unsent: "Not connected; not sent",
+    token_expired: "This link has expired",
   },
   zh: {
     recent: "最近弹幕", text: "发个弹幕吧", send: "发送", name: "昵称", mode: "模式", scroll: "滚动",
@@ -16,6 +17,7 @@ const WORDS = {
     gap: n => `有 ${n} 条弹幕未能显示`, wait: n => `请 ${n} 秒后再试`, unsent: "未连接，没有发送",
     // The server's sentences are English; for the usual refusals the code is enough.
     rate_limited: "发送太快了", busy: "服务器繁忙", going_away: "服务器即将重启", text_blank: "内容为空",
+    token_expired: "链接已过期", token_required: "请先登录",
     text_too_long: "内容过长", text_too_large: "内容过长", text_invisible: "内容不可见",
   },
 };
@@ -24,6 +26,7 @@ const T = WORDS[LANG];
 const MAX_FLYING = 150;   // More cannot be read, and each costs the compositor a layer.
 const MAX_LISTED = 200;
 const UNANSWERED_MS = 10000;
+const TOKEN_EXPIRED = 4005;
 
 const $ = id => document.getElementById(id);
 const ui = Object.fromEntries(
@@ -40,6 +43,8 @@ const kept = {
 function randomId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), b => b.toString(16).padStart(2, "0")).join("");
 }
+// Behind the #, so that no server or proxy sees it in the page's address.
+const token = new URLSearchParams(location.hash.slice(1)).get("token");
 const guest = kept.get("danmaku.guest") || randomId();
 kept.set("danmaku.guest", guest);
 
@@ -136,7 +141,7 @@ function setState(state, text) {
 
 function connect() {
   setState("connecting", T.connecting);
-  const params = new URLSearchParams({ guest, name: ui.name.value.trim() });
+  const params = new URLSearchParams({ ...(token ? { token } : { guest }), name: ui.name.value.trim() });
   if (!ui.name.value.trim()) params.delete("name");
   if (cursor) params.set("since", cursor);
   const scheme = location.protocol === "https:" ? "wss" : "ws";
@@ -148,7 +153,14 @@ function connect() {
     const frame = JSON.parse(event.data);
     (handlers[frame.type] || (() => {}))(frame);
   };
-  mine.onclose = () => { if (socket === mine) reconnect(); };
+  mine.onclose = event => {
+    if (socket !== mine) return;
+    if (event.code !== TOKEN_EXPIRED) return reconnect();
+    // The same token would be refused again.
+    socket = null;
+    setState("lost", T.token_expired);
+    refresh();
+  };
 }
 
 function reconnect() {
