@@ -129,7 +129,17 @@ impl App {
             readiness: Readiness::default(),
         };
         let server = tokio::spawn(server::run(listener, doors));
-        Ok(Self { address, has_new_secret, hub, shutdown, grace: config.shutdown_grace, store, relay, write_path, server })
+        Ok(Self {
+            address,
+            has_new_secret,
+            hub,
+            shutdown,
+            grace: config.shutdown_grace,
+            store,
+            relay,
+            write_path,
+            server,
+        })
     }
 
     /// The account of all accepted comments.

@@ -8,7 +8,8 @@ const WORDS = {
     top: "Top", bottom: "Bottom", color: "Colour", size: "Size", small: "Small", medium: "Medium", large: "Large",
     connecting: "Connecting", live: "Live", lost: n => `Back in ${n} s`, online: n => `${n} online`,
     gap: n => `${n} comments could not be shown`, wait: n => `try again in ${n} s`, unsent: "Not connected; not sent",
-    token_expired: "This link has expired",
+    token_expired: "This link has expired", token_required: "Please sign in", wrong_room: "This link is for another room",
+    bad_token: "This link is not valid",
   },
   zh: {
     recent: "最近弹幕", text: "发个弹幕吧", send: "发送", name: "昵称", mode: "模式", scroll: "滚动",
@@ -17,7 +18,7 @@ const WORDS = {
     gap: n => `有 ${n} 条弹幕未能显示`, wait: n => `请 ${n} 秒后再试`, unsent: "未连接，没有发送",
     // The server's sentences are English; for the usual refusals the code is enough.
     rate_limited: "发送太快了", busy: "服务器繁忙", going_away: "服务器即将重启", text_blank: "内容为空",
-    token_expired: "链接已过期", token_required: "请先登录",
+    token_expired: "链接已过期", token_required: "请先登录", wrong_room: "链接属于其他房间", bad_token: "链接无效",
     text_too_long: "内容过长", text_too_large: "内容过长", text_invisible: "内容不可见",
   },
 };
@@ -132,7 +133,7 @@ function show(comments, areFlying) {
 
 // --- the connection --------------------------------------------------------------------------------------------
 
-let socket = null, cursor = null, attempt = 0, comeBackMs = null, limits = { maxChars: 100 };
+let socket = null, cursor = null, attempt = 0, comeBackMs = null, isGreeted = false, limits = { maxChars: 100 };
 
 function setState(state, text) {
   ui.state.dataset.state = state;
@@ -148,19 +149,31 @@ function connect() {
   const mine = new WebSocket(`${scheme}://${location.host}/ws/${encodeURIComponent(room)}?${params}`);
   socket = mine;
   comeBackMs = null;
+  isGreeted = false;
   mine.onmessage = event => {
     if (socket !== mine) return;
     const frame = JSON.parse(event.data);
     (handlers[frame.type] || (() => {}))(frame);
   };
-  mine.onclose = event => {
+  mine.onclose = async event => {
     if (socket !== mine) return;
-    if (event.code !== TOKEN_EXPIRED) return reconnect();
-    // The same token would be refused again.
+    const code = event.code === TOKEN_EXPIRED ? "token_expired" : isGreeted ? null : await whyNot();
+    if (socket !== mine) return;
+    if (!code) return reconnect();
+    // The same token, or none, would be refused again.
     socket = null;
-    setState("lost", T.token_expired);
+    setState("lost", T[code] || T.bad_token);
     refresh();
   };
+}
+
+/** The code with which the server keeps the page out; null when it does not. A handshake that fails does not tell. */
+async function whyNot() {
+  try {
+    const headers = token ? { Authorization: `Bearer ${token}` } : {};
+    const answer = await fetch(`/api/rooms/${encodeURIComponent(room)}`, { headers });
+    return [401, 403].includes(answer.status) ? (await answer.json()).code : null;
+  } catch { return null; }
 }
 
 function reconnect() {
@@ -181,6 +194,7 @@ function reconnect() {
 const handlers = {
   hello(frame) {
     attempt = 0;
+    isGreeted = true;
     cursor = frame.cursor ?? cursor;
     limits = { ...limits, ...frame.limits };
     if (!ui.name.value && frame.self) ui.name.placeholder = frame.self.name;
@@ -287,4 +301,6 @@ for (const node of document.querySelectorAll("[data-text]")) node.textContent = 
 for (const node of document.querySelectorAll("[data-label]")) node.setAttribute("aria-label", T[node.dataset.label]);
 for (const node of document.querySelectorAll("[data-hint]")) node.placeholder = T[node.dataset.hint];
 refresh();
+// A link with another token in the same tab changes nothing else.
+addEventListener("hashchange", () => location.reload());
 connect();

@@ -99,7 +99,8 @@ impl Authenticator {
                 (KeySet::default(), Source::Address(address.clone(), fetcher, Mutex::default()))
             }
         };
-        let authenticator = Self { inner: Arc::new(Inner { config, clock, keys: RwLock::new(Arc::new(keys)), origin }) };
+        let authenticator =
+            Self { inner: Arc::new(Inner { config, clock, keys: RwLock::new(Arc::new(keys)), origin }) };
         authenticator.refresh().await;
         Ok((authenticator, is_new))
     }
@@ -219,9 +220,9 @@ impl Authenticator {
                 }
                 let fetched = fetcher.get(address).await;
                 *asked = Some(Instant::now());
-                match fetched.and_then(|text| {
-                    KeySet::parse(&text, Origin::Remote).map_err(|problem| problem.to_string())
-                }) {
+                match fetched
+                    .and_then(|text| KeySet::parse(&text, Origin::Remote).map_err(|problem| problem.to_string()))
+                {
                     Ok(keys) => self.set(keys),
                     Err(problem) => warn!(%address, problem, "the keys stay as they are"),
                 }

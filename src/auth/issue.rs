@@ -56,8 +56,9 @@ pub enum IssueError {
 /// [`IssueError`] when it cannot be made, or would be good for nothing.
 pub fn issue(config: &AuthConfig, clock: &Clock, grant: &Grant) -> Result<String, IssueError> {
     let keys = match &config.source {
-        KeySource::Secret(secret) => KeySet::secrets(secret)
-            .map_err(|problem| SourceError::Keys { place: "auth.secret".to_owned(), problem })?,
+        KeySource::Secret(secret) => {
+            KeySet::secrets(secret).map_err(|problem| SourceError::Keys { place: "auth.secret".to_owned(), problem })?
+        }
         KeySource::File(path) => source::read(path)?.1,
         KeySource::DataFolder(dir) if !source::secret_file(dir).exists() => {
             return Err(IssueError::NoSecret(dir.display().to_string()));

@@ -165,7 +165,9 @@ fn pem(block: &str) -> Result<Key, KeyError> {
             (Algorithm::ES256, DecodingKey::from_ec_pem(pem)),
             (Algorithm::EdDSA, DecodingKey::from_ed_pem(pem)),
         ];
-        kinds.into_iter().find_map(|(algorithm, key)| Some(Key { id: None, algorithm, verifies: key.ok()?, signs: None }))
+        kinds
+            .into_iter()
+            .find_map(|(algorithm, key)| Some(Key { id: None, algorithm, verifies: key.ok()?, signs: None }))
     };
     key.filter(is_usable).ok_or(KeyError::Pem)
 }

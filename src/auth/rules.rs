@@ -145,8 +145,14 @@ mod tests {
 
     #[test]
     fn the_columns_stand_in_the_order_of_the_standings() {
-        let all =
-            [Standing::Guest, Standing::Outsider, Standing::Viewer, Standing::Moderator, Standing::Host, Standing::Admin];
+        let all = [
+            Standing::Guest,
+            Standing::Outsider,
+            Standing::Viewer,
+            Standing::Moderator,
+            Standing::Host,
+            Standing::Admin,
+        ];
         assert_eq!(all.map(|standing| standing as usize), [0, 1, 2, 3, 4, 5]);
         let closed = Policy { anonymous: Anonymous::None, is_operation_open: false };
         let told = |right| all.map(|standing| allow(right, standing, closed).map_err(|error| error.code()).err());
@@ -158,7 +164,8 @@ mod tests {
 
     #[test]
     fn guests_may_what_is_configured() {
-        let table = [(Anonymous::None, [false, false]), (Anonymous::Read, [true, false]), (Anonymous::Send, [true, true])];
+        let table =
+            [(Anonymous::None, [false, false]), (Anonymous::Read, [true, false]), (Anonymous::Send, [true, true])];
         for (anonymous, expected) in table {
             let policy = Policy { anonymous, is_operation_open: true };
             let may = |right| allow(right, Standing::Guest, policy).is_ok();

@@ -104,7 +104,8 @@ async fn claims_that_cannot_be_taken_are_refused() {
     for past in [json!(NOW - 5), json!(0), json!(-1), json!(-1e300), json!(NOW as f64 - 5.5)] {
         assert_eq!(refusal(&authenticator, &token(&json!({"exp": past}))).await.0, "token_expired", "{past}");
     }
-    let good = [json!({"exp": NOW - 4}), json!({"exp": 1e300}), json!({"exp": NOW as f64 + 0.5}), json!({"nbf": NOW + 5})];
+    let good =
+        [json!({"exp": NOW - 4}), json!({"exp": 1e300}), json!({"exp": NOW as f64 + 0.5}), json!({"nbf": NOW + 5})];
     for more in good {
         authenticator.verify(&token(&more)).await.unwrap_or_else(|error| panic!("{more}: {error}"));
     }
@@ -215,11 +216,8 @@ async fn keys_that_would_check_nothing_are_refused() {
 #[tokio::test]
 async fn issuer_and_audience_are_checked_when_they_are_configured() {
     let source = KeySource::Secret(SECRET.into());
-    let strict = AuthConfig {
-        issuer: Some("https://id".into()),
-        audience: Some("danmaku".into()),
-        ..config(source.clone())
-    };
+    let strict =
+        AuthConfig { issuer: Some("https://id".into()), audience: Some("danmaku".into()), ..config(source.clone()) };
     let (strict_one, free) = (open(strict.clone()).await, open(config(source)).await);
     let table = [
         (json!({"iss": "https://id", "aud": "danmaku"}), true),
@@ -403,7 +401,9 @@ async fn keys_of_an_address_are_fetched_when_a_token_names_a_new_one_and_outlive
         assert_eq!(refusal(&authenticator, &flood).await.0, "bad_token");
     }
     assert_eq!(issuer.asked(), 3, "a flood of unknown keys is none at the issuer");
-    for (status, body) in [("500 No", ""), ("200 OK", "{\"keys\":[]}"), ("200 OK", &"x".repeat(300_000)), ("302 Go", "")] {
+    for (status, body) in
+        [("500 No", ""), ("200 OK", "{\"keys\":[]}"), ("200 OK", &"x".repeat(300_000)), ("302 Go", "")]
+    {
         issuer.gives(status, body);
         later().await;
         assert_eq!(refusal(&authenticator, &named("ed", "k9", &claims(&json!({})))).await.0, "bad_token");

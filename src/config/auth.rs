@@ -46,7 +46,8 @@ fn source(merged: &Merged) -> Result<KeySource, ConfigError> {
     }
     if !raw.secret.is_empty() {
         if raw.secret.lines().any(|line| line.trim().len() < LEAST_SECRET) {
-            let problem = format!("is not a secret of at least {LEAST_SECRET} bytes, such as `openssl rand -hex 32` makes");
+            let problem =
+                format!("is not a secret of at least {LEAST_SECRET} bytes, such as `openssl rand -hex 32` makes");
             return Err(merged.refuse("auth.secret", problem));
         }
         return Ok(KeySource::Secret(raw.secret.clone()));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{MatchedPath, Query, RawPathParams, Request, State};
-use axum::http::header::{ALLOW, AUTHORIZATION, HeaderMap};
 use axum::http::HeaderValue;
+use axum::http::header::{ALLOW, AUTHORIZATION, HeaderMap};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;

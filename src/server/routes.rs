@@ -62,16 +62,18 @@ pub fn openapi() -> OpenApi {
             let Some(operation) = operation else { continue };
             let guards: &[_] = match rules::right(method, path) {
                 Some(Right::Public) | None => &[],
-                Some(Right::Operate) => &[GUARDED, [("403", "`forbidden`: the token's role does not allow it")].as_slice()],
+                Some(Right::Operate) => {
+                    &[GUARDED, [("403", "`forbidden`: the token's role does not allow it")].as_slice()]
+                }
                 Some(Right::Read | Right::Join | Right::Send) => {
                     &[GUARDED, [("403", "`wrong_room`: the token is for other rooms")].as_slice()]
                 }
             };
             if !guards.is_empty() {
                 // The first is none: guests may what is configured.
-                let schemes = [SecurityRequirement::default()].into_iter().chain(SCHEMES.map(|name| {
-                    SecurityRequirement::new(name, std::iter::empty::<&str>())
-                }));
+                let schemes = [SecurityRequirement::default()]
+                    .into_iter()
+                    .chain(SCHEMES.map(|name| SecurityRequirement::new(name, std::iter::empty::<&str>())));
                 operation.security = Some(schemes.collect());
             }
             for (status, told) in guards.iter().copied().flatten().chain(&ANYWHERE) {
@@ -132,7 +134,6 @@ pub(super) fn router(doors: Doors, tasks: TaskTracker) -> Router {
     let (routes, _) = described().split_for_parts();
     routes
         .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing at this address") })
-        .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(middleware::from_fn_with_state(doors.clone(), access::admit))
         .layer(middleware::map_response(name_the_problem))
         .layer(middleware::from_fn_with_state(patience, within))

@@ -71,7 +71,8 @@ pub(super) async fn upgrade(
     let SocketQuery { guest, name, .. } = &query;
     let identity = caller.identity(&room, &Credentials { guest: guest.as_deref(), name: name.as_deref() })?;
     let since = query.since.as_deref().map(Cursor::parse).transpose()?;
-    let opening = Opening { room, identity, access: Access::of(&caller, &state.doors.auth), since, taste: taste(&query)? };
+    let opening =
+        Opening { room, identity, access: Access::of(&caller, &state.doors.auth), since, taste: taste(&query)? };
     let accept = derive_accept_key(handshake_key(request.headers())?.as_bytes());
     let accept = HeaderValue::try_from(accept).map_err(|_| Problem::not_a_handshake())?;
     if state.doors.shutdown.has_begun() {
