@@ -72,6 +72,10 @@ pub enum AuthError {
 }
 
 impl AuthError {
+    /// The codes that a request can be refused with for whom it came from, so that each can be counted from the start.
+    pub const OF_ACCESS: [&'static str; 6] =
+        ["bad_token", "token_expired", "keys_unavailable", "token_required", "forbidden", "wrong_room"];
+
     /// The stable code.
     #[must_use]
     pub fn code(&self) -> &'static str {

@@ -80,13 +80,16 @@ pub(super) async fn admit(
         // What is no room id is refused by the handler, which has nothing to show for it.
         let raw = params.iter().flatten().find_map(|(name, value)| (name == "room").then_some(value));
         let room = raw.and_then(|raw| RoomId::parse(raw).ok());
-        let caller = match token(&request) {
-            Ok(token) => caller(&doors, right, room.as_ref(), token).await.map_err(Problem::from),
-            Err(problem) => Err(problem),
-        };
-        match caller {
-            Ok(caller) => drop(request.extensions_mut().insert(caller)),
+        let token = match token(&request) {
+            Ok(token) => token,
             Err(problem) => return problem.into_response(),
+        };
+        match caller(&doors, right, room.as_ref(), token).await {
+            Ok(caller) => drop(request.extensions_mut().insert(caller)),
+            Err(refused) => {
+                doors.metrics.access_refused.get_or_create(&[("code", refused.code())]).inc();
+                return Problem::from(refused).into_response();
+            }
         }
     }
     next.run(request).await
@@ -116,10 +119,10 @@ async fn caller(
 
 /// The token in the `Authorization` header (RFC 6750, 2.1). Other schemes are a proxy's and none of ours.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(AUTHORIZATION)?.as_bytes();
-    let (scheme, rest) = value.split_at_checked(7)?;
     // What is not text is no token, and is refused as one.
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| str::from_utf8(rest).unwrap_or_default().trim())
+    let mut words = headers.get(AUTHORIZATION)?.as_bytes().splitn(2, |byte| *byte == b' ');
+    let is_ours = words.next().is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer"));
+    is_ours.then(|| str::from_utf8(words.next().unwrap_or_default()).unwrap_or_default().trim())
 }
 
 fn no_such_method(path: &str) -> Response {
