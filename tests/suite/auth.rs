@@ -9,9 +9,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Error;
 
-use super::support::server::{Server, Start, raw, run, until};
+use super::support::server::{PATIENCE, Server, Start, raw, run, until};
 use super::support::viewer::Viewer;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -258,7 +259,8 @@ async fn a_connection_whose_token_ends_is_told_and_closed() {
         Viewer::join(server.address, "r1", &format!("token={}", token(json!({"exp": 4_000_000_000_u32})))).await;
     let mut ever = Viewer::join(server.address, "r1", &format!("token={}", token(json!({"exp": 1e300})))).await;
     viewer.say("n1", "before", "accepted").await;
-    let (code, frames) = viewer.closed().await;
+    // Pings alone would keep it waiting for ever.
+    let (code, frames) = timeout(PATIENCE, viewer.closed()).await.expect("it is closed");
     assert_eq!(code, Some(4005));
     assert_eq!(frames.last().unwrap()["code"], "token_expired", "{frames:?}");
     assert!(from_now(0) >= ends, "not before its time");
