@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, error, info, warn};
 
 use crate::admission::Admission;
+use crate::auth::Authenticator;
 use crate::clock::Clock;
 use crate::config::{Config, StoreConfig};
 use crate::hub::{Census, Housekeeper, Hub, HubParts};
@@ -42,6 +43,8 @@ const PREPARE_AGAIN: Duration = Duration::from_secs(1);
 pub struct App {
     /// Where it listens.
     pub address: SocketAddr,
+    /// Whether this start made the secret that tokens are signed with, so that nobody has a token yet.
+    pub has_new_secret: bool,
     hub: Hub,
     shutdown: Shutdown,
     grace: Duration,
@@ -78,6 +81,8 @@ impl App {
     pub async fn start(config: Config, clock: Clock, shutdown: Shutdown, metrics: Arc<Metrics>) -> Result<Self> {
         store::make_folder(&config.data_dir)
             .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
+        let (auth, has_new_secret) =
+            Authenticator::open(config.auth, clock.clone()).await.context("cannot check tokens")?;
         let listener = server::bind(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
         let (kind, part) = (config.store.kind(), config.store.part());
         // A folder with an outbox has been used with MongoDB: the address is not a slip of the first day.
@@ -113,8 +118,10 @@ impl App {
         tokio::spawn(Housekeeper::new(hub.clone(), HOUSEKEEPING).run(shutdown.clone()));
         tokio::spawn(Census::new(hub.clone(), COUNTING, wire::online).run(shutdown.clone()));
         let address = listener.local_addr()?;
+        tokio::spawn(auth.clone().run(shutdown.clone()));
         let doors = Doors {
             hub: hub.clone(),
+            auth,
             wheel: Wheel::new(config.server.ping_interval, config.server.ping_timeout),
             config: Arc::new(config.server),
             shutdown: shutdown.clone(),
@@ -122,7 +129,17 @@ impl App {
             readiness: Readiness::default(),
         };
         let server = tokio::spawn(server::run(listener, doors));
-        Ok(Self { address, hub, shutdown, grace: config.shutdown_grace, store, relay, write_path, server })
+        Ok(Self {
+            address,
+            has_new_secret,
+            hub,
+            shutdown,
+            grace: config.shutdown_grace,
+            store,
+            relay,
+            write_path,
+            server,
+        })
     }
 
     /// The account of all accepted comments.

@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::auth::Grant;
 use crate::config::{Config, ConfigError, Layers};
 use crate::load::{LoadArgs, ReplayArgs};
+use crate::model::{Role, RoomId};
 
 /// All is well.
 pub const OK: u8 = 0;
@@ -38,6 +41,8 @@ pub enum Command {
     Replay(ReplayArgs),
     /// Load running servers as a peak would, check every delivery, and give a verdict.
     Load(Box<LoadArgs>),
+    /// Make a token for a host, a moderator, a viewer or an administrator, and print it.
+    Token(TokenArgs),
     /// Ask a running server whether it lives, or is ready; for container health checks.
     Health(HealthArgs),
 }
@@ -60,6 +65,43 @@ pub struct ServeArgs {
     /// Join other nodes through this Redis.
     #[arg(long, value_name = "URL")]
     pub redis: Option<String>,
+}
+
+/// Whom a token is for.
+#[derive(Debug, Args)]
+pub struct TokenArgs {
+    /// What the server is started with: the token is made with the same keys.
+    #[command(flatten)]
+    pub server: ServeArgs,
+    /// A room that it is for; for several, say it again. Hosts and moderators need one. A viewer's token without any is for
+    /// all rooms, and an administrator's always is.
+    #[arg(long = "room", value_name = "ROOM", value_parser = RoomId::parse)]
+    pub rooms: Vec<RoomId>,
+    /// viewer, moderator, host or admin.
+    #[arg(long, value_parser = role)]
+    pub role: Role,
+    /// The id of its bearer [default: made of role and room].
+    #[arg(long, value_name = "UID")]
+    pub uid: Option<String>,
+    /// The name its bearer is shown by [default: as its bearer says].
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// How long it is good for, such as 90m, 2h or 7days.
+    #[arg(long, value_name = "TIME", default_value = "2h", value_parser = humantime::parse_duration)]
+    pub ttl: Duration,
+}
+
+fn role(word: &str) -> Result<Role, String> {
+    Role::parse(word).ok_or_else(|| format!("one of {}", Role::ALL.map(Role::as_str).join(", ")))
+}
+
+impl TokenArgs {
+    /// What the token is to give.
+    #[must_use]
+    pub fn grant(self) -> Grant {
+        let Self { rooms, role, uid, name, ttl, .. } = self;
+        Grant { uid, name, role, rooms, ttl }
+    }
 }
 
 /// Which server to ask.

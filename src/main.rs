@@ -1,4 +1,5 @@
-//! danmakud: reads the command line and the configuration, then serves, checks, replays, loads or asks for health.
+//! danmakud: reads the command line and the configuration, then serves, checks, replays, loads, makes a token or asks for
+//! health.
 #![deny(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
@@ -27,6 +28,10 @@ fn main() -> ExitCode {
                 println!("{config}\nthe configuration is right");
                 Ok(ExitCode::SUCCESS)
             }
+            Err(error) => return refuse(&error),
+        },
+        Command::Token(args) => match args.server.load() {
+            Ok(config) => serve::token(&config, &args.grant()),
             Err(error) => return refuse(&error),
         },
         Command::Replay(args) => runtime().and_then(|runtime| runtime.block_on(serve::replay(args))),

@@ -115,6 +115,8 @@ metrics! {
     connections_closed: Counter = "connections_closed";
     /// Connections, and requests on open ones, answered 503 because there were too many, by which bound.
     connections_refused: Counters = "connections_refused";
+    /// Requests refused for whom they came from, by code.
+    access_refused: Counters = "access_refused";
     /// WebSocket sessions begun. Sessions now = begun - ended.
     sessions_begun: Counter = "sessions_begun";
     /// WebSocket sessions that ended, by close code.

@@ -1,4 +1,5 @@
-//! The commands: serving until a signal, sending a recording to a server, loading some, asking one for its health.
+//! The commands: serving until a signal, making a token, sending a recording to a server, loading some, asking one for its
+//! health.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,13 +14,21 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::app::{App, Farewell};
+use crate::auth::{AuthConfig, Grant, issue};
 use crate::cli::{FAILED, OK, Question, USAGE};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::load::{LoadArgs, ReplayArgs, load_command, replay_command};
 use crate::metrics::Metrics;
+use crate::model::{Role, RoomId};
 use crate::server;
 use crate::shutdown::Shutdown;
+
+/// The room of the link that the first start prints: the one that the page shows when no room is named.
+const FIRST_ROOM: &str = "lobby";
+
+/// How long that link is good for; `danmakud token` makes more.
+const FIRST_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// How long a replay that was stopped waits for the answers to what it has sent.
 const ANSWERS: Duration = Duration::from_secs(30);
@@ -29,7 +38,7 @@ const ANSWERS: Duration = Duration::from_secs(30);
 /// # Errors
 /// When the server cannot start.
 pub async fn serve(config: Config) -> Result<ExitCode> {
-    let deadline = config.shutdown_deadline;
+    let (deadline, auth) = (config.shutdown_deadline, config.auth.clone());
     server::raise_limit(config.server.gate.max_connections);
     let (shutdown, metrics) = (Shutdown::default(), Arc::new(Metrics::default()));
     let account = metrics.account.clone();
@@ -49,7 +58,29 @@ pub async fn serve(config: Config) -> Result<ExitCode> {
         app = App::start(config, Clock::system(), shutdown.clone(), Arc::clone(&metrics)) => app?,
     };
     say(&format!("listening on http://{}", app.address));
+    if app.has_new_secret {
+        say(&format!("host's page: {}", host_page(&auth, app.address)?));
+    }
     Ok(say_farewell(app.drain().await))
+}
+
+/// The link to the first host's page, for whom nobody has made a token yet.
+fn host_page(auth: &AuthConfig, address: SocketAddr) -> Result<String> {
+    let room = RoomId::parse(FIRST_ROOM)?;
+    let grant = Grant { uid: None, name: None, role: Role::Host, rooms: vec![room], ttl: FIRST_TTL };
+    let token = issue(auth, &Clock::system(), &grant)?;
+    // Behind the #, for what stands there browsers send to no server, and no proxy writes it down.
+    Ok(format!("http://{}/rooms/{FIRST_ROOM}#token={token}", at_home(address)))
+}
+
+/// Prints a token for whom it is asked.
+///
+/// # Errors
+/// When there is no key to make it with.
+pub fn token(config: &Config, grant: &Grant) -> Result<ExitCode> {
+    let token = issue(&config.auth, &Clock::system(), grant).context("cannot make a token")?;
+    println!("{token}");
+    Ok(ExitCode::from(OK))
 }
 
 /// Tells what was left, the ledger last, and gives the exit code.
@@ -127,6 +158,15 @@ fn stop_by_signal() -> Result<Shutdown> {
     Ok(stop)
 }
 
+/// Where a server that listens everywhere is asked from the same machine.
+fn at_home(address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port())
+    } else {
+        address
+    }
+}
+
 /// Prints a line at once, also into a pipe. Whoever closed the pipe does not want to know.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
@@ -142,12 +182,7 @@ pub async fn health(address: SocketAddr, question: Question) -> Result<ExitCode>
         Question::Lives => ("/healthz", "alive"),
         Question::IsReady => ("/readyz", "ready"),
     };
-    // A server that listens everywhere is asked at home.
-    let address = if address.ip().is_unspecified() {
-        SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port())
-    } else {
-        address
-    };
+    let address = at_home(address);
     let ask = async {
         let mut stream = TcpStream::connect(address).await?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");

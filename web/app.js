@@ -8,6 +8,8 @@ const WORDS = {
     top: "Top", bottom: "Bottom", color: "Colour", size: "Size", small: "Small", medium: "Medium", large: "Large",
     connecting: "Connecting", live: "Live", lost: n => `Back in ${n} s`, online: n => `${n} online`,
     gap: n => `${n} comments could not be shown`, wait: n => `try again in ${n} s`, unsent: "Not connected; not sent",
+    token_expired: "This link has expired", token_required: "Please sign in", wrong_room: "This link is for another room",
+    bad_token: "This link is not valid",
   },
   zh: {
     recent: "最近弹幕", text: "发个弹幕吧", send: "发送", name: "昵称", mode: "模式", scroll: "滚动",
@@ -16,6 +18,7 @@ const WORDS = {
     gap: n => `有 ${n} 条弹幕未能显示`, wait: n => `请 ${n} 秒后再试`, unsent: "未连接，没有发送",
     // The server's sentences are English; for the usual refusals the code is enough.
     rate_limited: "发送太快了", busy: "服务器繁忙", going_away: "服务器即将重启", text_blank: "内容为空",
+    token_expired: "链接已过期", token_required: "请先登录", wrong_room: "链接属于其他房间", bad_token: "链接无效",
     text_too_long: "内容过长", text_too_large: "内容过长", text_invisible: "内容不可见",
   },
 };
@@ -24,6 +27,7 @@ const T = WORDS[LANG];
 const MAX_FLYING = 150;   // More cannot be read, and each costs the compositor a layer.
 const MAX_LISTED = 200;
 const UNANSWERED_MS = 10000;
+const TOKEN_EXPIRED = 4005;
 
 const $ = id => document.getElementById(id);
 const ui = Object.fromEntries(
@@ -40,6 +44,8 @@ const kept = {
 function randomId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), b => b.toString(16).padStart(2, "0")).join("");
 }
+// Behind the #, so that no server or proxy sees it in the page's address.
+const token = new URLSearchParams(location.hash.slice(1)).get("token");
 const guest = kept.get("danmaku.guest") || randomId();
 kept.set("danmaku.guest", guest);
 
@@ -127,7 +133,7 @@ function show(comments, areFlying) {
 
 // --- the connection --------------------------------------------------------------------------------------------
 
-let socket = null, cursor = null, attempt = 0, comeBackMs = null, limits = { maxChars: 100 };
+let socket = null, cursor = null, attempt = 0, comeBackMs = null, isGreeted = false, limits = { maxChars: 100 };
 
 function setState(state, text) {
   ui.state.dataset.state = state;
@@ -136,19 +142,38 @@ function setState(state, text) {
 
 function connect() {
   setState("connecting", T.connecting);
-  const params = new URLSearchParams({ guest, name: ui.name.value.trim() });
+  const params = new URLSearchParams({ ...(token ? { token } : { guest }), name: ui.name.value.trim() });
   if (!ui.name.value.trim()) params.delete("name");
   if (cursor) params.set("since", cursor);
   const scheme = location.protocol === "https:" ? "wss" : "ws";
   const mine = new WebSocket(`${scheme}://${location.host}/ws/${encodeURIComponent(room)}?${params}`);
   socket = mine;
   comeBackMs = null;
+  isGreeted = false;
   mine.onmessage = event => {
     if (socket !== mine) return;
     const frame = JSON.parse(event.data);
     (handlers[frame.type] || (() => {}))(frame);
   };
-  mine.onclose = () => { if (socket === mine) reconnect(); };
+  mine.onclose = async event => {
+    if (socket !== mine) return;
+    const code = event.code === TOKEN_EXPIRED ? "token_expired" : isGreeted ? null : await whyNot();
+    if (socket !== mine) return;
+    if (!code) return reconnect();
+    // The same token, or none, would be refused again.
+    socket = null;
+    setState("lost", T[code] || T.bad_token);
+    refresh();
+  };
+}
+
+/** The code with which the server keeps the page out; null when it does not. A handshake that fails does not tell. */
+async function whyNot() {
+  try {
+    const headers = token ? { Authorization: `Bearer ${token}` } : {};
+    const answer = await fetch(`/api/rooms/${encodeURIComponent(room)}`, { headers });
+    return [401, 403].includes(answer.status) ? (await answer.json()).code : null;
+  } catch { return null; }
 }
 
 function reconnect() {
@@ -169,6 +194,7 @@ function reconnect() {
 const handlers = {
   hello(frame) {
     attempt = 0;
+    isGreeted = true;
     cursor = frame.cursor ?? cursor;
     limits = { ...limits, ...frame.limits };
     if (!ui.name.value && frame.self) ui.name.placeholder = frame.self.name;
@@ -275,4 +301,6 @@ for (const node of document.querySelectorAll("[data-text]")) node.textContent = 
 for (const node of document.querySelectorAll("[data-label]")) node.setAttribute("aria-label", T[node.dataset.label]);
 for (const node of document.querySelectorAll("[data-hint]")) node.placeholder = T[node.dataset.hint];
 refresh();
+// A link with another token in the same tab changes nothing else.
+addEventListener("hashchange", () => location.reload());
 connect();

@@ -1,12 +1,48 @@
-//! Who a connection speaks as. So far everybody is a guest: a viewer with a stable id derived from a key that only the
-//! client knows.
+//! Who a connection speaks as, and what it may do.
+//!
+//! Tokens (JWT, RFC 7519) are checked by an [`Authenticator`], whose keys come from the configuration, a file, an address
+//! or the data folder and may change while the server runs. Who has none is a [guest](identify). What either may do stands
+//! in one table ([`rules`]). Only doors call this; they ask before they let anybody do anything.
 
-use sha2::{Digest as _, Sha256};
+mod authenticator;
+mod claims;
+mod crypto;
+mod fetch;
+mod guest;
+mod issue;
+mod keys;
+pub mod rules;
+mod source;
+
 use thiserror::Error;
 
-use crate::model::{Identity, Name, Role, TextError, UserId};
+pub use authenticator::{Authenticator, MAX_TOKEN};
+pub use claims::Pass;
+pub use guest::{Credentials, identify};
+pub use issue::{Grant, IssueError, issue};
+pub use keys::{KeyError, LEAST_SECRET};
+pub use source::{KeySource, SourceError};
 
-/// Why a connection has no identity.
+use crate::model::TextError;
+
+/// How tokens are checked.
+#[derive(Clone, Debug)]
+pub struct AuthConfig {
+    /// Where keys come from.
+    pub source: KeySource,
+    /// What `iss` has to be; not looked at without.
+    pub issuer: Option<String>,
+    /// What `aud` has to have; not looked at without.
+    pub audience: Option<String>,
+    /// How far the issuer's clock may be off.
+    pub leeway: std::time::Duration,
+    /// How often keys are fetched from an address.
+    pub refresh: std::time::Duration,
+    /// What of the table of rules is configured.
+    pub policy: rules::Policy,
+}
+
+/// Why somebody may not.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum AuthError {
     /// The guest key is too short to be a secret, or too long.
@@ -15,85 +51,48 @@ pub enum AuthError {
     /// The name breaks a rule of text.
     #[error("the name: {0}")]
     Name(#[from] TextError),
-    /// A token was given, and this server cannot check tokens.
-    #[error("this server knows guests only and takes no tokens")]
-    Token,
+    /// The token is not one that this server takes; nothing of it is repeated.
+    #[error("the token is refused: {0}")]
+    Token(&'static str),
+    /// Its time is over.
+    #[error("the token has expired")]
+    Expired,
+    /// No key is there yet: their address has not answered since the start.
+    #[error("the keys that tokens are checked with cannot be had at the moment")]
+    NoKeys,
+    /// Guests may not do this.
+    #[error("this needs a token")]
+    TokenRequired,
+    /// The role does not allow it.
+    #[error("the token's role does not allow this")]
+    Forbidden,
+    /// The token is for other rooms.
+    #[error("the token is for other rooms")]
+    WrongRoom,
 }
 
 impl AuthError {
+    /// The codes that a request can be refused with for whom it came from, so that each can be counted from the start.
+    pub const OF_ACCESS: [&'static str; 6] =
+        ["bad_token", "token_expired", "keys_unavailable", "token_required", "forbidden", "wrong_room"];
+
     /// The stable code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
             Self::GuestKey => "bad_guest",
             Self::Name(_) => "bad_name",
-            Self::Token => "bad_token",
+            Self::Token(_) => "bad_token",
+            Self::Expired => "token_expired",
+            Self::NoKeys => "keys_unavailable",
+            Self::TokenRequired => "token_required",
+            Self::Forbidden => "forbidden",
+            Self::WrongRoom => "wrong_room",
         }
     }
-}
-
-/// What a client says of itself.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Credentials<'a> {
-    /// A secret of the client's own making; the same key is the same guest.
-    pub guest: Option<&'a str>,
-    /// The name it wants to be shown by.
-    pub name: Option<&'a str>,
-    /// A token.
-    pub token: Option<&'a str>,
-}
-
-/// Gives a client its identity.
-///
-/// The id is `g-` and the first 64 bits of SHA-256 over the key: others see the id and cannot find the key. Without a
-/// key the guest is new each time.
-///
-/// # Errors
-/// [`AuthError`] when what the client says of itself cannot be taken.
-pub fn identify(credentials: &Credentials<'_>) -> Result<Identity, AuthError> {
-    if credentials.token.is_some() {
-        return Err(AuthError::Token);
-    }
-    let digest = match credentials.guest {
-        Some(key) if !(16..=128).contains(&key.len()) || !key.bytes().all(|b| b.is_ascii_graphic()) => {
-            return Err(AuthError::GuestKey);
-        }
-        Some(key) => Sha256::digest([b"danmakud guest ", key.as_bytes()].concat()),
-        None => Sha256::digest(fastrand::u128(..).to_be_bytes()),
-    };
-    let hex: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let name = match credentials.name.filter(|name| !name.is_empty()) {
-        Some(name) => Name::parse(name)?,
-        None => Name::parse(&format!("guest-{}", hex.get(..4).unwrap_or_default()))?,
-    };
-    Ok(Identity { uid: UserId::new(&format!("g-{hex}")), name, role: Role::Viewer })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn guest(key: Option<&str>, name: Option<&str>) -> Result<Identity, AuthError> {
-        identify(&Credentials { guest: key, name, token: None })
-    }
-
-    #[test]
-    fn the_same_key_is_the_same_guest_and_no_key_is_a_new_one() {
-        let key = "0123456789abcdef";
-        let first = guest(Some(key), Some("Ann")).unwrap();
-        assert_eq!(first.uid, guest(Some(key), None).unwrap().uid);
-        assert_eq!(first.name.as_str(), "Ann");
-        assert!(!first.uid.as_str().contains("0123"));
-        assert_ne!(guest(None, None).unwrap().uid, guest(None, None).unwrap().uid);
-    }
-
-    #[test]
-    fn what_cannot_be_taken_is_refused_with_its_code() {
-        for key in ["short", &"k".repeat(129), "0123456789 bcdef", "0123456789abcdé"] {
-            assert_eq!(guest(Some(key), None).unwrap_err().code(), "bad_guest", "{key}");
-        }
-        assert_eq!(guest(None, Some("a\u{202e}b")).unwrap_err().code(), "bad_name");
-        let token = Credentials { token: Some("x"), ..Credentials::default() };
-        assert_eq!(identify(&token).unwrap_err().code(), "bad_token");
-    }
-}
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::layers::Merged;
-use super::{Config, ConfigError, LogConfig, StoreConfig, address, combinations};
+use super::{Config, ConfigError, LogConfig, StoreConfig, address, auth, combinations};
 use crate::admission::AdmissionConfig;
 use crate::hub::HubConfig;
 use crate::model::TextLimits;
@@ -21,9 +21,9 @@ const STALL: Duration = Duration::from_secs(5);
 /// How often the flusher's waits may double.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
-const DAY: Duration = Duration::from_secs(24 * 3600);
+pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn judge(merged: &Merged) -> Result<Config, ConfigError> {
     let raw = &merged.raw;
@@ -46,6 +46,7 @@ pub(super) fn judge(merged: &Merged) -> Result<Config, ConfigError> {
         journal: journal(merged)?,
         store: store(merged)?,
         redis: redis(merged)?,
+        auth: auth::judge(merged)?,
         shutdown_deadline: merged.time("shutdown.deadline", &raw.shutdown.deadline, SECOND, DAY)?,
         shutdown_grace: merged.time("shutdown.grace", &raw.shutdown.grace, Duration::ZERO, DAY)?,
         log: log(merged)?,
@@ -57,7 +58,7 @@ pub(super) fn judge(merged: &Merged) -> Result<Config, ConfigError> {
 
 impl Merged {
     /// A time within bounds.
-    fn time(&self, key: &str, raw: &str, least: Duration, most: Duration) -> Result<Duration, ConfigError> {
+    pub(super) fn time(&self, key: &str, raw: &str, least: Duration, most: Duration) -> Result<Duration, ConfigError> {
         let parsed = humantime::parse_duration(raw)
             .map_err(|_| self.refuse(key, format!("{raw:?} is not a time such as 100ms, 30s or 1h")))?;
         if (least..=most).contains(&parsed) {

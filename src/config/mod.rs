@@ -5,6 +5,7 @@
 //! right. Every module gets its own part, never the whole.
 
 mod address;
+mod auth;
 mod combinations;
 mod judge;
 mod layers;
@@ -20,6 +21,8 @@ use thiserror::Error;
 pub use layers::Layers;
 
 use crate::admission::AdmissionConfig;
+use crate::auth::AuthConfig;
+use crate::auth::rules::Anonymous;
 use crate::hub::HubConfig;
 use crate::relay::{RedisConfig, Topology};
 use crate::server::ServerConfig;
@@ -73,6 +76,8 @@ pub struct Config {
     pub journal: Option<JournalConfig>,
     /// How nodes are joined; a single node without.
     pub redis: Option<RedisConfig>,
+    /// How tokens are checked, and what guests may.
+    pub auth: AuthConfig,
     /// How long a stop may take.
     pub shutdown_deadline: Duration,
     /// How long of it everything is served as before, while the server says that it is not ready.
@@ -159,6 +164,12 @@ impl fmt::Display for Config {
         if let Some(journal) = &self.journal {
             writeln!(f, "journal  accepted comments are synced to {} first", journal.dir.display())?;
         }
+        let guests = match self.auth.policy.anonymous {
+            Anonymous::Send => "may watch and send",
+            Anonymous::Read => "may watch",
+            Anonymous::None => "stay outside",
+        };
+        writeln!(f, "tokens   keys: {}; guests {guests}", self.auth.source)?;
         writeln!(f, "keeps    each comment for {}", humantime::format_duration(self.hub.retention))?;
         write!(f, "stops    within {}", humantime::format_duration(self.shutdown_deadline))
     }

@@ -32,6 +32,7 @@ section! {
         store: RawStore = RawStore::default(),
         mongodb: RawMongo = RawMongo::default(),
         redis: RawRedis = RawRedis::default(),
+        auth: RawAuth = RawAuth::default(),
         shutdown: RawShutdown = RawShutdown::default(),
         log: RawLog = RawLog::default(),
     }
@@ -109,6 +110,19 @@ section! {
         mode: String = "single".into(),
         service: String = String::new(),
         prefix: String = "danmakud".into(),
+    }
+}
+
+section! {
+    RawAuth {
+        anonymous: String = "send".into(),
+        secret: String = String::new(),
+        keys: String = String::new(),
+        refresh: String = "5m".into(),
+        issuer: String = String::new(),
+        audience: String = String::new(),
+        leeway: String = "5s".into(),
+        open_metrics: bool = false,
     }
 }
 

@@ -126,6 +126,7 @@ fn secrets_are_shown_nowhere() {
     let secrets = [
         ("DANMAKUD_MONGODB_URI", "mongodb://user:hunter2@h/?authSource=admin"),
         ("DANMAKUD_REDIS_URL", "redis://user:hunter2@h"),
+        ("DANMAKUD_AUTH_SECRET", "hunter2-hunter2-hunter2-hunter2-hunter2"),
     ];
     let config = from_environment(&secrets).unwrap();
     for shown in [format!("{config:?}"), format!("{config}"), format!("{config:#?}")] {

@@ -12,15 +12,26 @@ pub enum Role {
     Moderator,
     /// Runs the room.
     Host,
+    /// Runs the server, and with it every room.
+    Admin,
 }
 
 impl Role {
+    /// Every role.
+    pub const ALL: [Self; 4] = [Self::Viewer, Self::Moderator, Self::Host, Self::Admin];
+
+    /// Reads the word on the wire.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.as_str() == word)
+    }
+
     /// Whether its comments reach also those who asked for fewer.
     #[must_use]
     pub fn is_spared(self) -> bool {
         match self {
             Self::Viewer => false,
-            Self::Moderator | Self::Host => true,
+            Self::Moderator | Self::Host | Self::Admin => true,
         }
     }
 
@@ -31,6 +42,7 @@ impl Role {
             Self::Viewer => "viewer",
             Self::Moderator => "moderator",
             Self::Host => "host",
+            Self::Admin => "admin",
         }
     }
 }
@@ -42,7 +54,7 @@ pub struct Identity {
     pub uid: UserId,
     /// The name as shown.
     pub name: Name,
-    /// What it may do.
+    /// What it is in the room that it speaks in.
     pub role: Role,
 }
 

@@ -223,11 +223,12 @@ fn role_number(role: Role) -> u8 {
         Role::Viewer => 0,
         Role::Moderator => 1,
         Role::Host => 2,
+        Role::Admin => 3,
     }
 }
 
 fn role([number]: [u8; 1]) -> Role {
-    [Role::Moderator, Role::Host].into_iter().find(|role| role_number(*role) == number).unwrap_or(Role::Viewer)
+    Role::ALL.into_iter().find(|role| role_number(*role) == number).unwrap_or(Role::Viewer)
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], CodecError> {

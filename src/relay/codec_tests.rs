@@ -30,7 +30,8 @@ prop_compose! {
 
 fn any_relayed() -> impl Strategy<Value = Relayed> {
     // Mostly viewers, so that there are messages of both versions.
-    let role = prop_oneof![8 => Just(Role::Viewer), 1 => Just(Role::Moderator), 1 => Just(Role::Host)];
+    let role =
+        prop_oneof![8 => Just(Role::Viewer), 1 => Just(Role::Moderator), 1 => Just(Role::Host), 1 => Just(Role::Admin)];
     (any_comment(), role).prop_map(|(comment, sender)| Relayed { comment, sender })
 }
 
@@ -109,9 +110,12 @@ fn fixture_bytes(version: u8, role: &[u8]) -> Vec<u8> {
 /// Nodes of different builds run side by side during an update, so a version's bytes never change.
 #[test]
 fn the_versions_with_comments_stay_as_they_are() {
-    for (sender, version, role) in
-        [(Role::Viewer, 1, &[][..]), (Role::Moderator, 2, &[1][..]), (Role::Host, 2, &[2][..])]
-    {
+    for (sender, version, role) in [
+        (Role::Viewer, 1, &[][..]),
+        (Role::Moderator, 2, &[1][..]),
+        (Role::Host, 2, &[2][..]),
+        (Role::Admin, 2, &[3][..]),
+    ] {
         let (comments, bytes) = (vec![Relayed { comment: fixture(), sender }], fixture_bytes(version, role));
         assert_eq!(encode_all(*b"node-id!", &comments), bytes);
         assert_eq!(decode(&room(), &bytes).unwrap().body, Body::Comments(comments));

@@ -23,6 +23,7 @@ use super::http_socket::HttpSocket;
 use super::refuser::Refuser;
 use super::session::GONE;
 use super::{Doors, cut_at, ops, problem, routes};
+use crate::auth::AuthError;
 use crate::model::Refusal;
 use crate::wire::CloseReason;
 
@@ -52,6 +53,9 @@ pub async fn run(listener: TcpListener, doors: Doors) {
     }
     for full in Full::ALL {
         drop(doors.metrics.connections_refused.get_or_create(&[("code", full.code())]));
+    }
+    for code in AuthError::OF_ACCESS {
+        drop(doors.metrics.access_refused.get_or_create(&[("code", code)]));
     }
     for code in problem::OF_DRAFTS.into_iter().chain(Refusal::CODES) {
         drop(doors.metrics.refused.get_or_create(&[("code", code)]));

@@ -3,6 +3,7 @@
 //! [`run`] takes connections until the shutdown begins. HTTP goes through axum; a request to `/ws/{room}` is upgraded by
 //! hand, so that the room can write to the TCP socket itself, and becomes a session.
 
+mod access;
 mod descriptors;
 mod gate;
 mod history;
@@ -35,6 +36,7 @@ pub use wheel::Wheel;
 
 use tokio::time::Instant;
 
+use crate::auth::Authenticator;
 use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
@@ -72,6 +74,8 @@ pub struct ServerConfig {
 pub struct Doors {
     /// What the server can do.
     pub hub: Hub,
+    /// Checks tokens.
+    pub auth: Authenticator,
     /// How connections are treated.
     pub config: Arc<ServerConfig>,
     /// Tells when to stop.

@@ -2,15 +2,15 @@
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
-use axum::http::header::HeaderMap;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
+use super::access::Caller;
 use super::problem::Problem;
-use super::query::{InRoom, Params, identity};
+use super::query::{InRoom, Params};
 use super::routes::AppState;
 use crate::auth::Credentials;
 use crate::hub::acknowledged;
@@ -25,7 +25,6 @@ pub(super) const PATH: &str = "/api/rooms/{room}/comments";
 pub(super) struct SenderQuery {
     guest: Option<String>,
     name: Option<String>,
-    token: Option<String>,
 }
 
 /// A comment to be said. Unknown fields are ignored.
@@ -73,7 +72,6 @@ pub(super) struct Accepted {
         ("guest" = Option<String>, Query, description = "A secret of the client's own making, 16–128 printable ASCII \
             characters; the same key is the same guest"),
         ("name" = Option<String>, Query, description = "The name to be shown by, 1–20 characters"),
-        ("token" = Option<String>, Query, description = "Refused: this server knows guests only"),
     ),
     request_body = NewComment,
     responses(
@@ -83,7 +81,6 @@ pub(super) struct Accepted {
         (status = 400, description = "It breaks a rule: `text_blank`, `text_invisible`, `text_control`, `text_bidi`, \
             `text_combining`, `text_too_long`, `text_too_large`, `bad_mode`, `bad_color`, `bad_size`, `bad_nonce`, \
             `bad_json`, `bad_field`; or a parameter does: `bad_room`, `bad_query`, `bad_guest`, `bad_name`", body = crate::wire::ErrorView<'_>),
-        (status = 401, description = "The identity cannot be established: `bad_token`", body = crate::wire::ErrorView<'_>),
         (status = 413, description = "`too_big`: the body is too large", body = crate::wire::ErrorView<'_>),
         (status = 422, description = "`set_aside`: it was accepted and shown, but the store refused it for good",
             body = crate::wire::ErrorView<'_>),
@@ -97,12 +94,11 @@ pub(super) async fn comment(
     State(state): State<AppState>,
     InRoom(room): InRoom,
     Params(query): Params<SenderQuery>,
-    headers: HeaderMap,
+    Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Accepted>), Problem> {
-    let SenderQuery { guest, name, token } = &query;
-    let says = Credentials { guest: guest.as_deref(), name: name.as_deref(), token: token.as_deref() };
-    let who = identity(says, &headers)?;
+    let SenderQuery { guest, name } = &query;
+    let who = caller.identity(&room, &Credentials { guest: guest.as_deref(), name: name.as_deref() })?;
     let text = str::from_utf8(&body).map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "bad_json", "not UTF-8"))?;
     let draft = ClientFrame::parse_draft(text)?;
     let published = state.doors.hub.publish(&who, &room, &draft)?;

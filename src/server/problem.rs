@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::header::{RETRY_AFTER, UPGRADE};
+use axum::http::header::{RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -14,7 +14,7 @@ use crate::model::{CursorError, IdError, Refusal};
 use crate::wire::{ErrorView, FrameError};
 
 /// Every code that an HTTP client is answered with beyond those of [`Refusal::CODES`].
-pub const CODES: [&str; 28] = [
+pub const CODES: [&str; 33] = [
     "bad_room",
     "bad_query",
     "bad_limit",
@@ -23,6 +23,11 @@ pub const CODES: [&str; 28] = [
     "bad_guest",
     "bad_name",
     "bad_token",
+    "token_expired",
+    "token_required",
+    "keys_unavailable",
+    "forbidden",
+    "wrong_room",
     "bad_compress",
     "bad_rate",
     "bad_json",
@@ -46,7 +51,7 @@ pub const CODES: [&str; 28] = [
 ];
 
 /// Of these, what a draft can be refused with, on a WebSocket or over HTTP.
-pub(super) const OF_DRAFTS: [&str; 11] = [
+pub(super) const OF_DRAFTS: [&str; 15] = [
     "bad_json",
     "bad_field",
     "unknown_type",
@@ -56,6 +61,10 @@ pub(super) const OF_DRAFTS: [&str; 11] = [
     "bad_guest",
     "bad_name",
     "bad_token",
+    "token_expired",
+    "token_required",
+    "keys_unavailable",
+    "wrong_room",
     "too_big",
     "timeout",
 ];
@@ -91,6 +100,11 @@ impl Problem {
         Self::new(StatusCode::UPGRADE_REQUIRED, "not_websocket", message)
     }
 
+    pub(super) fn method_not_allowed() -> Self {
+        let message = "this address does not take this method";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+    }
+
     pub(super) fn going_away() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "going_away", "the server is about to stop").wait(1)
     }
@@ -119,6 +133,9 @@ impl IntoResponse for Problem {
         }
         if self.status == StatusCode::UPGRADE_REQUIRED {
             headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         let view = ErrorView::new(self.code, &self.message, self.retry_after);
         (self.status, headers, Extension(Code(self.code)), Json(view)).into_response()
@@ -159,8 +176,12 @@ impl From<CursorError> for Problem {
 impl From<AuthError> for Problem {
     fn from(error: AuthError) -> Self {
         let status = match error {
-            AuthError::Token => StatusCode::UNAUTHORIZED,
             AuthError::GuestKey | AuthError::Name(_) => StatusCode::BAD_REQUEST,
+            AuthError::Token(_) | AuthError::Expired | AuthError::TokenRequired => StatusCode::UNAUTHORIZED,
+            AuthError::Forbidden | AuthError::WrongRoom => StatusCode::FORBIDDEN,
+            AuthError::NoKeys => {
+                return Self::new(StatusCode::SERVICE_UNAVAILABLE, error.code(), error).wait(10);
+            }
         };
         Self::new(status, error.code(), error)
     }

@@ -4,13 +4,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Path, Query};
-use axum::http::header::{AUTHORIZATION, HeaderMap};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
-use crate::auth::{AuthError, Credentials, identify};
-use crate::model::{Identity, RoomId};
+use crate::model::RoomId;
 
 /// The query of an address; what cannot be read is answered with a [`Problem`].
 pub(super) struct Params<T>(pub(super) T);
@@ -22,12 +20,6 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
         let query = Query::from_request_parts(parts, state).await;
         query.map(|Query(query)| Self(query)).map_err(|error| Problem::bad_query(error.body_text()))
     }
-}
-
-/// Who a request speaks as: by what its query says, and by its `Authorization` header where the query has no token.
-pub(super) fn identity(query: Credentials<'_>, headers: &HeaderMap) -> Result<Identity, AuthError> {
-    let bearer = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default());
-    identify(&Credentials { token: query.token.or(bearer), ..query })
 }
 
 /// The room in the path of an address.

@@ -10,13 +10,18 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json, Router};
 use tokio_util::task::TaskTracker;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::gate::Place;
 use super::problem::{Code, Problem};
-use super::{Doors, history, ops, page, post, room, upgrade};
+use super::{Doors, access, history, ops, page, post, room, upgrade};
+use crate::auth::rules::{self, Right};
 
 /// What handlers have at hand.
 #[derive(Clone)]
@@ -52,22 +57,59 @@ fn described() -> OpenApiRouter<AppState> {
 #[must_use]
 pub fn openapi() -> OpenApi {
     let mut api = described().split_for_parts().1;
-    for item in api.paths.paths.values_mut() {
-        for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
-            for (status, told) in ANYWHERE {
-                let response = operation.responses.responses.entry(status.to_owned()).or_insert_with(|| {
-                    let error = Content::new(Some(Ref::from_schema_name("Error")));
-                    ResponseBuilder::new().content("application/json", error).build().into()
-                });
-                if let RefOr::T(response) = response {
-                    let own = std::mem::take(&mut response.description);
-                    response.description = if own.is_empty() { told.to_owned() } else { format!("{own}; {told}") };
+    for (path, item) in &mut api.paths.paths {
+        for (method, operation) in [("GET", &mut item.get), ("POST", &mut item.post)] {
+            let Some(operation) = operation else { continue };
+            let guards: &[_] = match rules::right(method, path) {
+                Some(Right::Public) | None => &[],
+                Some(Right::Operate) => {
+                    &[GUARDED, [("403", "`forbidden`: the token's role does not allow it")].as_slice()]
                 }
+                Some(Right::Read | Right::Join | Right::Send) => {
+                    &[GUARDED, [("403", "`wrong_room`: the token is for other rooms")].as_slice()]
+                }
+            };
+            if !guards.is_empty() {
+                // The first is none: guests may what is configured.
+                let schemes = [SecurityRequirement::default()]
+                    .into_iter()
+                    .chain(SCHEMES.map(|name| SecurityRequirement::new(name, std::iter::empty::<&str>())));
+                operation.security = Some(schemes.collect());
+            }
+            for (status, told) in guards.iter().copied().flatten().chain(&ANYWHERE) {
+                tell(operation, status, told);
             }
         }
     }
+    let components = api.components.get_or_insert_default();
+    let [bearer, query] = SCHEMES;
+    let http = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build();
+    components.add_security_scheme(bearer, SecurityScheme::Http(http));
+    let value = ApiKeyValue::with_description("token", "For WebSockets of browsers, which send no such header");
+    components.add_security_scheme(query, SecurityScheme::ApiKey(ApiKey::Query(value)));
     api
 }
+
+/// Adds to what an operation says of itself how it can be answered besides.
+fn tell(operation: &mut Operation, status: &str, told: &str) {
+    let response = operation.responses.responses.entry(status.to_owned()).or_insert_with(|| {
+        let error = Content::new(Some(Ref::from_schema_name("Error")));
+        ResponseBuilder::new().content("application/json", error).build().into()
+    });
+    if let RefOr::T(response) = response {
+        let own = std::mem::take(&mut response.description);
+        response.description = if own.is_empty() { told.to_owned() } else { format!("{own}; {told}") };
+    }
+}
+
+/// How a token can be shown: in the `Authorization` header or in the query.
+const SCHEMES: [&str; 2] = ["bearer", "token"];
+
+/// How a request can be answered that is asked for a token.
+const GUARDED: &[(&str, &str)] = &[
+    ("401", "the identity cannot be established: `bad_token`, `token_expired`; or guests may not: `token_required`"),
+    ("503", "`keys_unavailable`: the token cannot be checked at the moment"),
+];
 
 /// How any request can be answered, whatever it asks for: added to what a route says of itself.
 const ANYWHERE: [(&str, &str); 2] = [
@@ -92,10 +134,7 @@ pub(super) fn router(doors: Doors, tasks: TaskTracker) -> Router {
     let (routes, _) = described().split_for_parts();
     routes
         .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing at this address") })
-        .method_not_allowed_fallback(|| async {
-            let message = "this address does not take this method";
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
-        })
+        .layer(middleware::from_fn_with_state(doors.clone(), access::admit))
         .layer(middleware::map_response(name_the_problem))
         .layer(middleware::from_fn_with_state(patience, within))
         .layer(middleware::from_fn_with_state(doors.clone(), count_refused))

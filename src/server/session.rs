@@ -18,10 +18,12 @@ use tokio_tungstenite::tungstenite::protocol::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tracing::debug;
 
+use super::access::Access;
 use super::inbound::Inbound;
 use super::pulse::{Allowance, Leave, Stall};
 use super::wheel::Link;
 use super::{Doors, cut_at};
+use crate::auth::AuthError;
 use crate::hub::{Entrance, Missed, acknowledged};
 use crate::model::{AckLevel, BatchEncoder as _, Cursor, Identity, Nonce, Posted, Refusal, RoomId};
 use crate::room::{Flow, Joined, Taste};
@@ -52,6 +54,7 @@ pub(super) const GONE: &str = "gone";
 pub(super) struct Opening {
     pub(super) room: RoomId,
     pub(super) identity: Identity,
+    pub(super) access: Access,
     pub(super) since: Option<Cursor>,
     pub(super) taste: Taste,
 }
@@ -69,6 +72,7 @@ pub(super) struct Session {
     doors: Arc<Doors>,
     room: RoomId,
     identity: Identity,
+    access: Access,
     stream: Arc<TcpStream>,
     link: Arc<Link>,
     inbound: Inbound,
@@ -107,8 +111,8 @@ impl Session {
         let link = doors.wheel.take_on(joined.seat);
         let inbound = Inbound::new(early, doors.config.max_message, doors.config.max_fragments);
         let allowance = Allowance::new(doors.config.max_frames_per_sec);
-        let Opening { room, identity, .. } = opening;
-        Some(Self { doors, room, identity, stream, link, inbound, acks: None, allowance })
+        let Opening { room, identity, access, .. } = opening;
+        Some(Self { doors, room, identity, access, stream, link, inbound, acks: None, allowance })
     }
 
     /// Runs until the connection ends. Every end is counted once, by its reason. Borrows the session, which as an
@@ -133,8 +137,8 @@ impl Session {
             if leave.as_ref().is_some_and(|leave| leave.is_over(is_quit)) {
                 return self.say_goodbye();
             }
-            // One timer at most, and none while all is well.
-            let alarm = [stall.as_ref().map(|stall| stall.until), leave.as_ref().map(Leave::next)];
+            // One timer at most, and none while all is well with a guest.
+            let alarm = [stall.as_ref().map(|stall| stall.until), leave.as_ref().map(Leave::next), self.access.until];
             let alarm = alarm.into_iter().flatten().min();
             tokio::select! {
                 biased; // what was promised to the client goes before what it wants, and both after a stop
@@ -166,6 +170,9 @@ impl Session {
                     stall = stall.and_then(|before| self.stall_after(before));
                 }
                 () = until(alarm), if alarm.is_some() => {
+                    if self.access.is_over() {
+                        return self.say_expired();
+                    }
                     if stall.as_ref().is_some_and(|stall| stall.until <= Instant::now()) {
                         if !self.still_takes_something() {
                             return Some(CloseReason::SlowConsumer);
@@ -261,6 +268,11 @@ impl Session {
     fn answer(&mut self, text: &str) -> bool {
         let answer = match ClientFrame::parse(text) {
             Ok(ClientFrame::Ping) => Some(pong()),
+            Ok(ClientFrame::Send(draft)) if !self.access.may_send => {
+                let denied = AuthError::TokenRequired;
+                self.doors.count_refused(denied.code());
+                Some(error(draft.nonce.as_ref(), ErrorView::new(denied.code(), &denied, None)))
+            }
             Ok(ClientFrame::Send(draft)) if self.doors.hub.has_to_wait(draft.ack) && self.has_enough_waiting() => {
                 Some(self.refuse(draft.nonce.as_ref(), &self.doors.hub.busy()))
             }
@@ -306,6 +318,13 @@ impl Session {
         let reconnect_after = self.doors.config.reconnect_after.mul_f64(1.0 + fastrand::f64());
         self.link.seat.leave(bye(CloseReason::GoingAway, reconnect_after));
         Some(CloseReason::GoingAway)
+    }
+
+    /// Tells the client that it has to come back with a new token.
+    fn say_expired(&self) -> End {
+        let expired = AuthError::Expired;
+        self.link.seat.leave(error(None, ErrorView::new(expired.code(), &expired, None)));
+        Some(CloseReason::TokenExpired)
     }
 
     /// Tells the client the reason, if it can still be told, and lets go of the socket.

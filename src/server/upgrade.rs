@@ -15,14 +15,15 @@ use serde::Deserialize;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tracing::{Instrument as _, debug, debug_span};
 
+use super::access::{Access, Caller};
 use super::gate::Place;
 use super::http_socket::HttpSocket;
 use super::problem::Problem;
-use super::query::{InRoom, Params, identity, number};
+use super::query::{InRoom, Params, number};
 use super::routes::AppState;
 use super::session::{Connection, Opening, Session};
 use crate::auth::Credentials;
-use crate::model::{BatchEncoder, Cursor, RoomId, Tier};
+use crate::model::{BatchEncoder, Cursor, Tier};
 use crate::room::Taste;
 use crate::wire::{CompressedEncoder, Compression, JsonEncoder};
 
@@ -32,7 +33,6 @@ pub(super) struct SocketQuery {
     since: Option<String>,
     guest: Option<String>,
     name: Option<String>,
-    token: Option<String>,
     compress: Option<String>,
     rate: Option<String>,
 }
@@ -48,7 +48,6 @@ pub(super) struct SocketQuery {
         ("guest" = Option<String>, Query, description = "A secret of the client's own making, 16–128 printable ASCII \
             characters; the same key is the same guest"),
         ("name" = Option<String>, Query, description = "The name to be shown by, 1–20 characters"),
-        ("token" = Option<String>, Query, description = "Refused: this server knows guests only"),
         ("compress" = Option<String>, Query, description = "`zstd`, `br` or `deflate`: comments come compressed, in binary \
             frames, where that pays"),
         ("rate" = Option<u32>, Query, description = "At most so many comments a second"),
@@ -57,7 +56,6 @@ pub(super) struct SocketQuery {
         (status = 101, description = "The connection speaks protocol v1 from here on"),
         (status = 400, description = "A parameter is wrong: `bad_room`, `bad_query`, `bad_cursor`, `bad_guest`, \
             `bad_name`, `bad_compress`, `bad_rate`", body = crate::wire::ErrorView<'_>),
-        (status = 401, description = "The identity cannot be established: `bad_token`", body = crate::wire::ErrorView<'_>),
         (status = 426, description = "`not_websocket`: not a handshake of version 13", body = crate::wire::ErrorView<'_>),
         (status = 503, description = "`going_away`: the server is about to stop", body = crate::wire::ErrorView<'_>),
     ),
@@ -65,11 +63,16 @@ pub(super) struct SocketQuery {
 pub(super) async fn upgrade(
     State(state): State<AppState>,
     Extension(place): Extension<Arc<Place>>,
+    Extension(caller): Extension<Caller>,
     InRoom(room): InRoom,
     Params(query): Params<SocketQuery>,
     mut request: Request,
 ) -> Result<Response, Problem> {
-    let opening = opening(room, &query, request.headers())?;
+    let SocketQuery { guest, name, .. } = &query;
+    let identity = caller.identity(&room, &Credentials { guest: guest.as_deref(), name: name.as_deref() })?;
+    let since = query.since.as_deref().map(Cursor::parse).transpose()?;
+    let opening =
+        Opening { room, identity, access: Access::of(&caller, &state.doors.auth), since, taste: taste(&query)? };
     let accept = derive_accept_key(handshake_key(request.headers())?.as_bytes());
     let accept = HeaderValue::try_from(accept).map_err(|_| Problem::not_a_handshake())?;
     if state.doors.shutdown.has_begun() {
@@ -106,13 +109,6 @@ pub(super) async fn upgrade(
         (SEC_WEBSOCKET_ACCEPT, accept),
     ];
     Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
-}
-
-fn opening(room: RoomId, query: &SocketQuery, headers: &HeaderMap) -> Result<Opening, Problem> {
-    let SocketQuery { guest, name, token, .. } = query;
-    let says = Credentials { guest: guest.as_deref(), name: name.as_deref(), token: token.as_deref() };
-    let since = query.since.as_deref().map(Cursor::parse).transpose()?;
-    Ok(Opening { room, identity: identity(says, headers)?, since, taste: taste(query)? })
 }
 
 /// In which form a viewer wants its comments, and how many.

@@ -36,11 +36,13 @@ pub enum CloseReason {
     PingTimeout,
     /// The room cannot be opened, for as many are as may be.
     Busy,
+    /// The token that the connection was opened with has expired.
+    TokenExpired,
 }
 
 impl CloseReason {
     /// The whole table.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Normal,
         Self::GoingAway,
         Self::Protocol,
@@ -52,6 +54,7 @@ impl CloseReason {
         Self::SlowConsumer,
         Self::PingTimeout,
         Self::Busy,
+        Self::TokenExpired,
     ];
 
     /// The code in the close frame, the word in `bye` and metrics, and what the client should do.
@@ -70,6 +73,7 @@ impl CloseReason {
             Self::SlowConsumer => (4002, "slow_consumer", WithBackoff),
             Self::PingTimeout => (4003, "ping_timeout", WithBackoff),
             Self::Busy => (4004, "busy", WithBackoff),
+            Self::TokenExpired => (4005, "token_expired", Never),
         }
     }
 

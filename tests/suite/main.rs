@@ -1,6 +1,7 @@
 //! Tests through the library's public doors and the public protocol, against real servers. `tests/run.sh` finds or
 //! fetches what they need.
 
+mod auth;
 mod clients;
 mod contract;
 mod drain;
