@@ -4,15 +4,16 @@
 //! means (viewers, comments, both) is the closure's business. The load is doubled until it breaks, or halved until it
 //! holds, and then the middle is tried (the geometric one: loads differ by ratios) until the two are close enough.
 //!
-//! Measurements swing, so no single one decides: a load that missed an objective is tried once more before it counts as
-//! broken, and the highest that held must hold twice. A fault needs no second look.
+//! Measurements swing, so no single one decides: a load that broke is tried once more before it counts as broken, and the
+//! highest that held must hold twice. A fault needs no second look. That the client was the limit is said only if both looks
+//! say so.
 
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
-use super::outcome::{Fault, Found, Outcome, Tried};
+use super::outcome::{Breach, Found, Outcome, Tried};
 use super::table::Grid;
 use super::units::{self, count, plain, plural};
 
@@ -45,6 +46,8 @@ pub struct Capacity {
     pub held: Option<(f64, Box<Outcome>)>,
     /// The lowest that broke, and what was measured there.
     pub broke: Option<(f64, Box<Outcome>)>,
+    /// Whether the limit is the client's, both times that it was looked at, so that the server carries more than was found.
+    pub is_clients: bool,
     /// Every load test, in the order they ran.
     pub tried: Vec<Tried>,
     /// Why the search ended.
@@ -69,17 +72,8 @@ pub enum End {
 pub enum GaveWay {
     /// The load's own side; what else was measured then says nothing about the server.
     Client(Option<String>),
-    /// Nobody could connect.
-    Connecting,
-    /// Viewers received something wrong.
-    Fault(Fault, u64),
-    /// An objective was missed.
-    Objective {
-        /// The objective, as it was asked.
-        objective: String,
-        /// What was measured.
-        measured: String,
-    },
+    /// What breaks any test.
+    Breach(Breach),
 }
 
 impl fmt::Display for GaveWay {
@@ -87,9 +81,10 @@ impl fmt::Display for GaveWay {
         match self {
             Self::Client(Some(why)) => write!(f, "the client itself ({})", plain(why)),
             Self::Client(None) => f.write_str("the client itself"),
-            Self::Connecting => f.write_str("connecting: nobody could"),
-            Self::Fault(fault, n) => write!(f, "{} {}", count(*n), fault.name()),
-            Self::Objective { objective, measured } => write!(f, "{} ({})", plain(objective), plain(measured)),
+            Self::Breach(Breach::Objective { objective, measured }) => {
+                write!(f, "{} ({})", plain(objective), plain(measured))
+            }
+            Self::Breach(breach) => breach.fmt(f),
         }
     }
 }
@@ -101,12 +96,7 @@ pub fn gave_way(outcome: &Outcome) -> Vec<GaveWay> {
         return Vec::new();
     }
     let client = outcome.client.is_limit.then(|| GaveWay::Client(outcome.client.why.clone()));
-    let nobody = (outcome.counts.connected == 0).then_some(GaveWay::Connecting);
-    let faults = outcome.faults.happened().map(|(fault, count)| GaveWay::Fault(fault, count));
-    let missed = outcome.objectives.iter().filter(|judged| !judged.is_held);
-    let missed = missed
-        .map(|judged| GaveWay::Objective { objective: judged.objective.clone(), measured: judged.measured.clone() });
-    client.into_iter().chain(nobody).chain(faults).chain(missed).collect()
+    client.into_iter().chain(outcome.breaches().into_iter().map(GaveWay::Breach)).collect()
 }
 
 /// Finds the highest load that holds. `run` runs one load test at a multiple of the plan and judges it.
@@ -133,15 +123,18 @@ struct Search {
     /// The loads that held, rising. The last is the highest, and every one is below `broke`.
     held: Vec<(f64, Box<Outcome>)>,
     broke: Option<(f64, Box<Outcome>)>,
-    /// A load that missed its objectives once and is tried again.
-    doubted: Option<f64>,
+    /// A load that broke once and is tried again, and whether the client was the limit then.
+    doubted: Option<(f64, bool)>,
+    /// Whether the client was the limit each time that `broke` was tried.
+    is_clients: bool,
     is_confirmed: bool,
     tried: Vec<Tried>,
 }
 
 impl Search {
     fn new(config: CapacityConfig) -> Self {
-        Self { config, held: Vec::new(), broke: None, doubted: None, is_confirmed: false, tried: Vec::new() }
+        let (held, tried) = (Vec::new(), Vec::new());
+        Self { config, held, broke: None, doubted: None, is_clients: false, is_confirmed: false, tried }
     }
 
     fn highest(&self) -> Option<f64> {
@@ -154,8 +147,8 @@ impl Search {
         if self.tried.len() >= self.config.max_runs {
             return None;
         }
-        if self.doubted.is_some() {
-            return self.doubted;
+        if let Some((doubted, _)) = self.doubted {
+            return Some(doubted);
         }
         match (self.highest(), self.broke.as_ref().map(|(scale, _)| *scale)) {
             (None, None) => Some(first.clamp(least, most)),
@@ -168,16 +161,19 @@ impl Search {
 
     fn learn(&mut self, scale: f64, outcome: Outcome) {
         let gave_way = gave_way(&outcome);
-        let is_swing = gave_way.iter().all(|cause| matches!(cause, GaveWay::Objective { .. }));
+        let decides = |cause: &GaveWay| matches!(cause, GaveWay::Breach(Breach::Fault(..)));
+        let is_swing = !gave_way.iter().any(decides);
         self.tried.push(tried(scale, &outcome, &gave_way));
-        let is_second_look = self.doubted.take().is_some() || self.highest() == Some(scale);
+        let doubted = self.doubted.take();
+        let is_second_look = doubted.is_some() || self.highest() == Some(scale);
         if outcome.has_held {
             self.is_confirmed = self.highest() == Some(scale);
             self.held.retain(|(other, _)| *other != scale);
             self.held.push((scale, Box::new(outcome)));
         } else if is_swing && !is_second_look {
-            self.doubted = Some(scale);
+            self.doubted = Some((scale, outcome.client.is_limit));
         } else {
+            self.is_clients = outcome.client.is_limit && doubted.is_some_and(|(_, was_limit)| was_limit);
             self.held.retain(|(other, _)| *other < scale);
             self.broke = Some((scale, Box::new(outcome)));
         }
@@ -190,7 +186,8 @@ impl Search {
             (Some((scale, _)), _, true) if *scale <= self.config.least => End::LeastBroke,
             _ => End::OutOfRuns,
         };
-        Capacity { held: self.held.into_iter().next_back(), broke: self.broke, tried: self.tried, end }
+        let held = self.held.into_iter().next_back();
+        Capacity { held, broke: self.broke, is_clients: self.is_clients, tried: self.tried, end }
     }
 }
 
@@ -205,33 +202,38 @@ fn tried(scale: f64, outcome: &Outcome, gave_way: &[GaveWay]) -> Tried {
     }
 }
 
-/// Deliveries a second while comments were being sent.
-fn deliveries_per_sec(outcome: &Outcome) -> f64 {
+/// So many a second while comments were being sent.
+fn per_sec(count: u64, outcome: &Outcome) -> f64 {
     let secs = if outcome.summary.duration_secs > 0.0 { outcome.summary.duration_secs } else { outcome.took_secs };
-    if secs > 0.0 { outcome.counts.deliveries as f64 / secs } else { 0.0 }
+    if secs > 0.0 { count as f64 / secs } else { 0.0 }
 }
 
-/// What a load means: viewers × comments/s.
+fn deliveries_per_sec(outcome: &Outcome) -> f64 {
+    per_sec(outcome.counts.deliveries, outcome)
+}
+
+/// What a load means: viewers × comments/s, as they were and not as they were planned.
 fn meaning(outcome: &Outcome) -> String {
-    let load = &outcome.summary;
-    let (viewers, rate) = (plural(load.viewers, "viewer"), units::figure(load.rate));
+    let (load, counts) = (&outcome.summary, &outcome.counts);
+    let most = outcome.series.iter().map(|moment| moment.connections).max().unwrap_or(counts.connected);
+    let viewers = plural(most.min(load.viewers), "viewer");
+    let rate = units::figure(per_sec(counts.accepted, outcome));
     let measured = units::short(deliveries_per_sec(outcome));
     if load.rooms == 1 {
-        let product = units::short(load.viewers as f64 * load.rate);
-        format!("{viewers} × {rate} comments/s = {product} deliveries/s in one room ({measured}/s measured)")
+        format!("measured: {viewers} × {rate} accepted comments/s = {measured} deliveries/s in one room")
     } else {
         let rooms = plural(load.rooms, "room");
-        format!("{viewers} in {rooms}, {rate} comments/s in all: {measured} deliveries/s measured")
+        format!("measured: {viewers} in {rooms}, {rate} accepted comments/s in all = {measured} deliveries/s")
     }
+}
+
+/// Whether nothing but the pace of the plan's senders was too much.
+fn is_senders(outcome: &Outcome) -> bool {
+    let limited = outcome.counts.refused.get("rate_limited").copied().unwrap_or(0);
+    limited > 0 && limited == outcome.counts.refusals() && outcome.faults.total() == 0 && outcome.counts.troubles() == 0
 }
 
 impl Capacity {
-    /// Whether the limit is the client's, so that the server carries more than was found.
-    #[must_use]
-    pub fn is_clients(&self) -> bool {
-        self.broke.as_ref().is_some_and(|(_, outcome)| outcome.client.is_limit)
-    }
-
     /// The highest load that held, what that means, and what gave way first; one sentence each.
     #[must_use]
     pub fn says(&self) -> Vec<String> {
@@ -249,10 +251,19 @@ impl Capacity {
             End::Found | End::LeastBroke => {}
         }
         if let Some((scale, outcome)) = &self.broke {
-            let causes: Vec<_> = gave_way(outcome).iter().map(GaveWay::to_string).collect();
+            let causes = gave_way(outcome).into_iter();
+            let causes = causes.filter(|cause| self.is_clients || !matches!(cause, GaveWay::Client(_)));
+            let causes: Vec<_> = causes.map(|cause| cause.to_string()).collect();
             says.push(format!("gave way first, at {} × the plan: {}", units::figure(*scale), causes.join("; ")));
+            if is_senders(outcome) {
+                says.push(
+                    "the plan's senders were the limit, not the server: they sent faster than limits.min_interval lets \
+                     them; have more --senders"
+                        .to_owned(),
+                );
+            }
         }
-        if self.is_clients() {
+        if self.is_clients {
             says.push("the client gave way, not the server: the server carries at least this much".to_owned());
         }
         says

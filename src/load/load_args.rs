@@ -75,13 +75,22 @@ pub enum CommandError {
     Plan(#[from] PlanError),
     /// An objective is none.
     #[error("--objective: {0}")]
-    Objective(#[from] ObjectiveError),
+    Objective(ObjectiveError),
     /// There is nothing to break.
     #[error("--find-capacity: say with --objective when the load is too much, as p99=200ms")]
     NoObjective,
     /// An address is none.
     #[error("--target: {}", .0.with_cause())]
     Target(ClientError),
+    /// An address has what is nobody else's business; it is not told, for it may be a secret.
+    #[error("--target: an address has neither query nor user; give a token with --token")]
+    Secret,
+    /// An address is given twice.
+    #[error("--target: {target} is given twice")]
+    Twice {
+        /// Which.
+        target: String,
+    },
     /// An address to connect from is none.
     #[error("--source: {given:?} is not an address of this machine such as 127.0.0.2")]
     Source {
@@ -142,14 +151,17 @@ impl LoadArgs {
     pub(super) fn order(self) -> Result<Order, CommandError> {
         let objectives = match self.objective.join(",") {
             none if self.objective.is_empty() && none.is_empty() => Vec::new(),
-            some => objective::parse(&some)?,
+            some => objective::parse(&some).map_err(CommandError::Objective)?,
         };
         if self.find_capacity.is_some() && objectives.is_empty() {
             return Err(CommandError::NoObjective);
         }
         let home = [HOME.to_owned()];
         let targets = if self.target.is_empty() { &home[..] } else { &self.target };
-        let targets: Result<_, _> = targets.iter().map(|target| Target::parse(target)).collect();
+        if targets.iter().any(|target| target.contains(['?', '@'])) {
+            return Err(CommandError::Secret);
+        }
+        let targets = distinct(targets)?;
         let source = |given: &String| given.parse().map_err(|_| CommandError::Source { given: given.clone() });
         let sources: Result<Vec<IpAddr>, _> = self.source.iter().map(source).collect();
         let mut tokens = self.token;
@@ -158,16 +170,24 @@ impl LoadArgs {
             let text = std::fs::read_to_string(&file).map_err(unreadable)?;
             tokens.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
         }
-        let asking = Asking {
-            profile: self.profile,
-            flags: self.knobs,
-            targets: targets.map_err(CommandError::Target)?,
-            tokens,
-            sources: sources?,
-        };
+        let asking = Asking { profile: self.profile, flags: self.knobs, targets, tokens, sources: sources? };
         let (report, find_capacity) = (self.report, self.find_capacity);
         Ok(Order { plan: Plan::new(asking)?, objectives, report, find_capacity })
     }
+}
+
+/// The servers at these addresses. One that is there twice would be asked twice what it used.
+fn distinct(addresses: &[String]) -> Result<Vec<Target>, CommandError> {
+    let mut targets: Vec<Target> = Vec::new();
+    for address in addresses {
+        let target = Target::parse(address).map_err(CommandError::Target)?;
+        let is_same = |other: &Target| (other.socket(), other.path("")) == (target.socket(), target.path(""));
+        if targets.iter().any(is_same) {
+            return Err(CommandError::Twice { target: address.clone() });
+        }
+        targets.push(target);
+    }
+    Ok(targets)
 }
 
 #[cfg(test)]
@@ -216,8 +236,15 @@ mod tests {
             ("--target nowhere", "--target: \"nowhere\" is not an address of a server"),
             ("--objective fast", "--objective: objective \"fast\" names no limit"),
             ("--objective p99=1s, --target http://h", "--objective: an objective is missing"),
+            ("--target http://h:1 --target http://h:1/", "--target: http://h:1/ is given twice"),
+            ("--target http://h/?token=SECRET", "--target: an address has neither query nor user"),
+            ("--target http://me:SECRET@h", "--target: an address has neither query nor user"),
+            ("--target SECRET@h", "--target: an address has neither query nor user"),
         ] {
             let error = order(line).unwrap_err();
+            let chain = format!("{:#}", anyhow::Error::from(order(line).unwrap_err()));
+            assert_eq!(chain, error.to_string(), "{line}: nothing is said twice");
+            assert!(!chain.contains("SECRET"), "{chain}");
             assert!(error.is_usage() && error.to_string().starts_with(says), "{line}: {error}");
         }
     }

@@ -1,11 +1,12 @@
 //! Runs `danmakud load`: one test, a search for the capacity, or a comparison of two reports.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::capacity::{self, CapacityConfig};
 use super::engine::{self, LoadError, Run};
-use super::live::StderrLive;
+use super::live::{StderrLive, say};
 use super::load_args::{CommandError, LoadArgs, Order};
 use super::objective;
 use super::outcome::{self, FileError, Outcome};
@@ -20,62 +21,68 @@ use crate::shutdown::Shutdown;
 /// [`CommandError`], one line to show with its causes.
 pub async fn load_command(args: LoadArgs, stop: &Shutdown) -> Result<bool, CommandError> {
     if let [before, after] = args.compare.as_slice() {
-        println!("{}", compare::compare(&outcome::read(before)?, &outcome::read(after)?));
+        print(&compare::compare(&outcome::read(before)?, &outcome::read(after)?));
         return Ok(true);
     }
     let order = args.order()?;
     if let Some(folder) = &order.report {
         // Before the test, which may take long.
         let failed = |source| CommandError::Folder { folder: folder.clone(), source };
-        std::fs::create_dir_all(folder).map_err(failed)?;
+        outcome::prepare(folder).map_err(failed)?;
     }
-    let outcome = match order.find_capacity {
+    let (found, outcome) = match order.find_capacity {
         Some(what) => find_capacity(&order, what, stop).await?,
-        None => {
-            let (outcome, has_been_stopped) = run(&Arc::new(order.plan.clone()), &order, stop).await?;
-            if has_been_stopped {
-                eprintln!("danmakud: ended early by a signal");
-            }
-            Some(outcome)
-        }
+        None => (String::new(), Some(run(&Arc::new(order.plan.clone()), &order, stop).await?)),
     };
-    let Some(outcome) = outcome else { return Ok(false) };
-    println!("{}", table::summary(&outcome));
-    if let Some(folder) = &order.report {
-        write(folder, &outcome)?;
-    }
-    Ok(outcome.has_held)
+    // Before anything is printed: whoever reads may be gone.
+    let written = match (&order.report, &outcome) {
+        (Some(folder), Some(outcome)) => write(folder, outcome),
+        _ => Ok(()),
+    };
+    let summary = outcome.as_ref().map(table::summary).unwrap_or_default();
+    print(&format!("{found}{summary}"));
+    written?;
+    Ok(outcome.is_some_and(|outcome| outcome.has_held))
+}
+
+/// Prints to stdout. Who closed it does not want to know, and the exit code has the verdict.
+fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _closed = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
 /// One test, judged.
-async fn run(plan: &Arc<Plan>, order: &Order, stop: &Shutdown) -> Result<(Outcome, bool), LoadError> {
-    let Run { mut outcome, hints, has_been_stopped } = engine::run(plan, stop, &mut StderrLive::new()).await?;
+async fn run(plan: &Arc<Plan>, order: &Order, stop: &Shutdown) -> Result<Outcome, LoadError> {
+    let Run { mut outcome, hints } = engine::run(plan, stop, &mut StderrLive::new()).await?;
     outcome.command = command(std::env::args());
     objective::judge(&mut outcome, &order.objectives);
     for hint in hints {
-        eprintln!("danmakud: {hint}");
+        say(&format!("danmakud: {hint}"));
     }
-    Ok((outcome, has_been_stopped))
+    Ok(outcome)
 }
 
-/// The test at the highest load that held; none if none did.
-async fn find_capacity(order: &Order, what: Scaled, stop: &Shutdown) -> Result<Option<Outcome>, CommandError> {
+/// What was found, in words, and the test at the highest load that held, or else at the lowest that broke.
+async fn find_capacity(
+    order: &Order,
+    what: Scaled,
+    stop: &Shutdown,
+) -> Result<(String, Option<Outcome>), CommandError> {
     let config = CapacityConfig::default();
     let found = capacity::find(&config, async |scale| {
         let plan = Arc::new(order.plan.scaled(scale, what)?);
         let (viewers, rate) = (plan.seating.viewers(), plan.mean_rate());
-        eprintln!("danmakud: {viewers} viewers, {rate:.1} comments/s …");
-        let (outcome, has_been_stopped) = run(&plan, order, stop).await?;
-        if has_been_stopped {
+        say(&format!("danmakud: {viewers} viewers, {rate:.1} comments/s …"));
+        let outcome = run(&plan, order, stop).await?;
+        if outcome.has_been_stopped {
             return Err(CommandError::Stopped);
         }
         let verdict = if outcome.has_held { "held".to_owned() } else { outcome.broken().join("; ") };
-        eprintln!("danmakud: {viewers} viewers, {rate:.1} comments/s: {verdict}");
+        say(&format!("danmakud: {viewers} viewers, {rate:.1} comments/s: {verdict}"));
         Ok(outcome)
     });
     let found = found.await?;
-    println!("{found}\n");
-    Ok(found.into_outcome())
+    Ok((format!("{found}\n\n"), found.into_outcome()))
 }
 
 /// The words of the command line, without tokens.
@@ -91,8 +98,7 @@ fn command(words: impl Iterator<Item = String>) -> Vec<String> {
 
 fn write(folder: &Path, outcome: &Outcome) -> Result<(), FileError> {
     outcome::write(&folder.join("report.json"), outcome)?;
-    let path = folder.join("report.html");
-    std::fs::write(&path, page::render(outcome)).map_err(|source| FileError::Write { path, source })
+    outcome::replace(&folder.join("report.html"), &page::render(outcome))
 }
 
 #[cfg(test)]

@@ -175,7 +175,7 @@ fn known() -> String {
 /// Judges a load test: its objectives, and with them its verdict.
 pub fn judge(outcome: &mut Outcome, objectives: &[Objective]) {
     outcome.objectives = objectives.iter().map(|objective| objective.judge(outcome)).collect();
-    outcome.has_held = outcome.broken().is_empty();
+    outcome.has_held = !outcome.has_been_stopped && outcome.breaches().is_empty();
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! What became of a load test, at its end, in a terminal. Short, and the verdict last: it is what is read first.
 
-use std::collections::BTreeMap;
-
-use super::outcome::Outcome;
-use super::units::{self, count, millis, plain, plural};
+use super::outcome::{ENOUGH, Outcome};
+use super::units::{self, coded, count, millis, plain, plural};
 
 /// How many examples of faults are shown; the report has the others.
 const EXAMPLES: usize = 3;
@@ -62,7 +60,13 @@ pub fn summary(outcome: &Outcome) -> String {
 
 /// The verdict in one line.
 pub(super) fn verdict(outcome: &Outcome) -> String {
-    if outcome.has_held { "HELD".to_owned() } else { format!("BROKE: {}", outcome.broken().join("; ")) }
+    let broken = outcome.broken().join("; ");
+    match (outcome.has_held, outcome.has_been_stopped) {
+        (true, _) => "HELD".to_owned(),
+        (false, false) => format!("BROKE: {broken}"),
+        (false, true) if broken.is_empty() => "NO VERDICT: ended early by a signal".to_owned(),
+        (false, true) => format!("NO VERDICT: ended early by a signal; until then: {broken}"),
+    }
 }
 
 /// What was to be carried, in one line.
@@ -89,7 +93,13 @@ fn latencies(outcome: &Outcome) -> Vec<String> {
         let times = [figures.p50_ms, figures.p90_ms, figures.p99_ms, figures.p999_ms, figures.max_ms].map(millis);
         grid.row([name.to_owned()].into_iter().chain(times).chain([count(figures.count)]));
     }
-    if grid.rows.len() == 1 { Vec::new() } else { grid.lines().into_iter().chain([String::new()]).collect() }
+    if grid.rows.len() == 1 {
+        return Vec::new();
+    }
+    let thin: Vec<_> =
+        outcome.latency.named().filter_map(|(name, figures)| figures?.is_thin().then_some(name)).collect();
+    let warning = (!thin.is_empty()).then(|| format!("a p99 of fewer than {ENOUGH} says little: {}", thin.join(", ")));
+    grid.lines().into_iter().chain(warning).chain([String::new()]).collect()
 }
 
 fn facts(outcome: &Outcome) -> Grid {
@@ -150,10 +160,6 @@ fn server(outcome: &Outcome) -> String {
         None => "ledger not readable".to_owned(),
     };
     format!("{cores:.2} cores on average, at most {}; {ledger}", units::bytes(server.max_rss_bytes))
-}
-
-fn coded(codes: &BTreeMap<String, u64>) -> String {
-    codes.iter().map(|(code, n)| format!("{}: {}", plain(code), count(*n))).collect::<Vec<_>>().join(", ")
 }
 
 fn objectives(outcome: &Outcome) -> Grid {
@@ -219,7 +225,34 @@ HELD";
             assert!(text.lines().any(|own| own == line), "{line:?} is missing in\n{text}");
         }
         let last = text.lines().last().unwrap();
-        assert_eq!(last, "BROKE: 7 lost; 1,204 out of order; p99=200ms: measured 312 ms");
+        assert_eq!(
+            last,
+            "BROKE: 7 lost; 1,204 out of order; 31 errors (connection reset: 31); 4 comments unanswered; \
+             401 comments refused (busy: 12, rate_limited: 389); p99=200ms: measured 312 ms"
+        );
+    }
+
+    #[test]
+    fn what_was_ended_early_has_no_verdict() {
+        let mut outcome = sample::held();
+        outcome.has_been_stopped = true;
+        judge(&mut outcome, &[]);
+        assert!(!outcome.has_held);
+        assert!(summary(&outcome).ends_with("\n\nNO VERDICT: ended early by a signal"));
+        outcome.faults.lost = 1;
+        assert!(summary(&outcome).ends_with("\nNO VERDICT: ended early by a signal; until then: 1 lost"));
+    }
+
+    #[test]
+    fn a_p99_of_a_few_is_told_as_such() {
+        let mut outcome = sample::held();
+        let says = "a p99 of fewer than 100 says little: join, query";
+        assert!(!summary(&outcome).contains("says little"));
+        for few in [&mut outcome.latency.join, &mut outcome.latency.query] {
+            few.as_mut().unwrap().count = 99;
+        }
+        let text = summary(&outcome);
+        assert!(text.lines().any(|line| line == says), "{text}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Figures as people read them, the same in the table, the page and the comparison.
 
+use std::collections::BTreeMap;
+
 use bytesize::ByteSize;
 
 /// A time: three figures, in the unit that suits it.
@@ -77,6 +79,11 @@ pub(super) fn percent(share: f64) -> String {
 /// `1 room`, `2 rooms`.
 pub(super) fn plural(n: u64, one: &str) -> String {
     format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+/// Codes with their counts: `busy: 12, rate_limited: 389`.
+pub(super) fn coded(codes: &BTreeMap<String, u64>) -> String {
+    codes.iter().map(|(code, n)| format!("{}: {}", plain(code), count(*n))).collect::<Vec<_>>().join(", ")
 }
 
 /// A text from outside, on one line and without what a terminal would obey.

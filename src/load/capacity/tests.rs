@@ -12,8 +12,9 @@ fn measured(scale: f64, capacity: f64) -> Outcome {
     let mut outcome = Outcome::default();
     let load = &mut outcome.summary;
     (load.rooms, load.viewers, load.rate, load.duration_secs) = (1, (1_000.0 * scale) as u64, 10.0, 60.0);
-    outcome.counts.connected = load.viewers;
-    outcome.counts.deliveries = load.viewers * 600;
+    let counts = &mut outcome.counts;
+    (counts.connected, counts.deliveries) = (load.viewers, load.viewers * 600);
+    (counts.scheduled, counts.sent, counts.accepted) = (600, 600, 600);
     let p99_ms = if scale > capacity { 900.0 } else { 50.0 };
     outcome.latency.delivery = Some(Percentiles { count: 1, p99_ms, ..Percentiles::default() });
     judge(&mut outcome, &parse("p99=200ms").unwrap());
@@ -51,7 +52,7 @@ fn the_load_is_doubled_then_closed_in_on_and_confirmed() {
   2.83    2,828          10        28.3 k  50.0 ms  held
 
 highest load that held: 2.83 × the plan
-2,828 viewers × 10 comments/s = 28.3 k deliveries/s in one room (28.3 k/s measured)
+measured: 2,828 viewers × 10 accepted comments/s = 28.3 k deliveries/s in one room
 gave way first, at 3.08 × the plan: p99=200ms (900 ms)"
     );
 }
@@ -127,7 +128,7 @@ fn a_client_that_gives_way_is_not_taken_for_the_server() {
         outcome.client.why = Some("its core was full\n".to_owned());
         outcome
     });
-    assert!(found.is_clients());
+    assert!(found.is_clients);
     let text = found.to_string();
     assert!(
         text.ends_with(
@@ -136,7 +137,44 @@ fn a_client_that_gives_way_is_not_taken_for_the_server() {
         ),
         "{text}"
     );
-    assert!(!find_with(&CapacityConfig::default(), |scale| measured(scale, 3.0)).is_clients());
+    assert!(!find_with(&CapacityConfig::default(), |scale| measured(scale, 3.0)).is_clients);
+}
+
+#[test]
+fn a_client_that_gave_way_once_alone_is_no_limit() {
+    let mut runs = 0;
+    let found = find_with(&CapacityConfig { most: 2.0, ..CapacityConfig::default() }, |scale| {
+        runs += 1;
+        let mut outcome = measured(scale, 1.0);
+        outcome.client.is_limit = scale > 1.0 && runs % 2 == 1;
+        outcome
+    });
+    let text = found.to_string();
+    assert!(!found.is_clients && !text.contains("the client gave way"), "{text}");
+}
+
+#[test]
+fn what_is_refused_or_never_comes_breaks_a_load_as_it_breaks_a_test() {
+    let find_when = |change: fn(&mut Outcome)| {
+        find_with(&CapacityConfig::default(), |scale| {
+            let mut outcome = measured(scale, 1e9);
+            if scale > 3.0 {
+                change(&mut outcome);
+            }
+            judge(&mut outcome, &parse("p99=200ms").unwrap());
+            outcome
+        })
+    };
+    let full = find_when(|outcome| outcome.counts.never_came = 450);
+    assert!((2.7..=3.0).contains(&full.held.as_ref().unwrap().0), "{full}");
+    assert!(full.to_string().ends_with("the plan: 450 viewers never came"), "{full}");
+    let limited = find_when(|outcome| outcome.counts.refused.extend([("rate_limited".to_owned(), 5)]));
+    assert!(
+        limited.says().last().unwrap().starts_with("the plan's senders were the limit, not the server"),
+        "{limited}"
+    );
+    let busy = find_when(|outcome| outcome.counts.refused.extend([("busy".to_owned(), 5)]));
+    assert!(busy.to_string().ends_with("the plan: 5 comments refused (busy: 5)"), "{busy}");
 }
 
 #[test]
@@ -162,7 +200,11 @@ fn many_rooms_are_not_multiplied() {
         outcome.summary.rooms = 200;
         outcome
     });
-    assert!(found.to_string().contains("1,000 viewers in 200 rooms, 10 comments/s in all: 10 k deliveries/s measured"));
+    assert!(
+        found
+            .to_string()
+            .contains("measured: 1,000 viewers in 200 rooms, 10 accepted comments/s in all = 10 k deliveries/s")
+    );
 }
 
 #[test]

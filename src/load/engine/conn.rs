@@ -202,6 +202,7 @@ impl Conn {
             return hall.fault(Fault::Damaged, 1, self.index, self.room, ("", "a frame of comments cannot be read"));
         };
         let (mut doubled, mut late) = (0, 0);
+        let back = hall.back.get(self.index as usize).copied().unwrap_or(0);
         for item in &batch.items {
             match self.tracker.take(item.number, &room.sent) {
                 Seen::New | Seen::Before => {}
@@ -209,8 +210,8 @@ impl Conn {
                 Seen::Doubled => doubled += 1,
             }
             if let (Some(due), true) = (item.due, self.is_sampled) {
-                hall.figures.delivery.record(due, now);
-                hall.figures.this_second.record(due, now);
+                hall.figures.delivery.record(due.max(back), now);
+                hall.figures.this_second.record(due.max(back), now);
             }
         }
         self.tracker.end_batch();

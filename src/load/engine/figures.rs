@@ -28,8 +28,20 @@ impl Times {
         self.0.saturating_record(now.saturating_sub(due).max(1));
     }
 
+    /// How many were recorded.
+    pub(super) fn count(&self) -> u64 {
+        self.0.len()
+    }
+
     pub(super) fn clear(&mut self) {
         self.0.clear();
+    }
+
+    /// How many took longer than so many milliseconds.
+    pub(super) fn longer_than(&self, ms: f64) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "limits are small and not below 0")]
+        let micros = (ms * 1000.0) as u64;
+        self.0.len() - self.0.count_between(0, micros)
     }
 
     /// Milliseconds within which this part lies; none if nothing was recorded.

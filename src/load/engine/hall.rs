@@ -1,6 +1,6 @@
 //! What all connections of a run share: the rooms, who takes part, and what is measured.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,10 @@ pub(super) struct Room {
     pub(super) senders: Vec<u32>,
     /// Whose turn it is.
     pub(super) turn: usize,
+    /// Comments whose senders lost their connections before there was an answer, other than by the test: number, and when due.
+    pub(super) given_up: Vec<(u32, u64)>,
+    /// When those were due that nobody was there to send.
+    pub(super) unsent: Vec<u64>,
 }
 
 /// All of it.
@@ -36,6 +40,10 @@ pub(super) struct Hall {
     pub(super) rooms: Vec<Room>,
     pub(super) cast: Cast,
     pub(super) figures: Figures,
+    /// Viewers whom the test has cut off, and who are not back.
+    pub(super) cut: HashSet<u32>,
+    /// By viewer: when the test had it come back, 0 for never. For its absence until then the server can do nothing.
+    pub(super) back: Vec<u64>,
     begun: Instant,
 }
 
@@ -49,10 +57,13 @@ impl Hall {
             batches: Batches::default(),
             senders: Vec::new(),
             turn: 0,
+            given_up: Vec::new(),
+            unsent: Vec::new(),
         };
         let rooms = (0..plan.seating.rooms.len()).map(room).collect();
         let cast = Cast { run, name: NAME.to_owned(), uids: HashMap::new() };
-        Self { plan, rooms, cast, figures: Figures::default(), begun: Instant::now() }
+        let (cut, back) = (HashSet::new(), vec![0; plan.seating.viewers() as usize]);
+        Self { plan, rooms, cast, figures: Figures::default(), cut, back, begun: Instant::now() }
     }
 
     /// Microseconds since the run began.

@@ -11,6 +11,7 @@ use super::joins::kind_of;
 use super::mark::Mark;
 use super::worker::{Phase, Worker};
 use crate::load::client::SendFrame;
+use crate::load::outcome::NOBODY_TO_SEND;
 use crate::load::plan::Due;
 
 /// A read takes at most so much; then it is others' turn.
@@ -139,11 +140,15 @@ impl Worker {
             let conn = self.conns.get(*index as usize);
             conn.is_some_and(|conn| conn.stage == Stage::Open && conn.unsent.len() < MAX_UNSENT)
         };
-        let in_turn = (0..senders).filter_map(|nth| room.senders.get((first + nth) % senders).copied());
-        let Some(sender) = in_turn.into_iter().find(can_send) else {
-            return self.hall.figures.error("nobody_to_send");
+        let mut in_turn = (0..senders).map(|nth| (first + nth) % senders);
+        let in_turn =
+            in_turn.find_map(|place| Some((place, *room.senders.get(place).filter(|index| can_send(index))?)));
+        let Some((place, sender)) = in_turn else {
+            room.unsent.push(at);
+            return self.hall.figures.error(NOBODY_TO_SEND);
         };
-        room.turn = (first + 1) % senders.max(1);
+        // Behind who sent, not behind whose turn it was: else one would speak for all who are not there yet.
+        room.turn = (place + 1) % senders.max(1);
         let number = room.sent.push(at, sender);
         let run = self.hall.cast.run;
         let text = Mark { room: due.room as u32, number }.text(run, due.chars, due.bytes);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use mio::{Interest, Token};
 
 use super::conn::{Conn, End, Manner, Stage};
-use super::hall::{NAME, micros};
+use super::hall::{NAME, Room, micros};
+use super::sent::{Info, State};
 use super::socket::{dial, request};
 use super::worker::{Job, Phase, Worker};
 use crate::load::client::{Guest, Target};
@@ -31,7 +32,13 @@ impl Worker {
         let source = self.sources.get(pick(self.sources.len())).copied();
         let Some(conn) = self.conns.get_mut(index as usize).filter(|conn| conn.stage == Stage::Away) else { return };
         let Some(address) = address else { return };
-        conn.due = due;
+        if conn.tries == 0 {
+            // Over all attempts until a hello came: each for itself would be quick where none succeeds.
+            conn.due = due;
+        }
+        if let (true, Some(back)) = (self.hall.cut.contains(&index), self.hall.back.get_mut(index as usize)) {
+            *back = conn.due;
+        }
         let dialed = dial(address, source, conn.manner == Manner::Slow).and_then(|mut stream| {
             let interest = Interest::READABLE | Interest::WRITABLE;
             self.poll.registry().register(&mut stream, Token(index as usize), interest)?;
@@ -64,9 +71,15 @@ impl Worker {
 
     /// A connection did not come about; it is tried again.
     pub(super) fn has_failed(&mut self, index: u32, kind: &str) {
-        self.hall.figures.counts.connects_failed += 1;
-        *self.hall.figures.connect_failures.entry(kind.to_owned()).or_default() += 1;
         let Some(conn) = self.conns.get_mut(index as usize) else { return };
+        let figures = &mut self.hall.figures;
+        if matches!(conn.manner, Manner::Rude(_)) {
+            figures.misbehaved(kind);
+        } else {
+            figures.counts.connects_failed += 1;
+            figures.counts.connects_failed_in_storms += u64::from(self.hall.cut.contains(&index));
+            *figures.connect_failures.entry(kind.to_owned()).or_default() += 1;
+        }
         conn.drop_stream();
         conn.stage = Stage::Away;
         conn.tries += 1;
@@ -114,8 +127,19 @@ impl Worker {
             (_, Some(ms)) => ms.saturating_mul(1000),
             (_, None) => FIRST_WAIT + self.rng.u64(..FIRST_WAIT),
         };
+        self.note_unanswered(index);
         self.hang_up(index, Stage::Away);
         self.come_back(index, wait);
+    }
+
+    /// A sender's connection is lost: what has no answer will have none.
+    fn note_unanswered(&mut self, index: u32) {
+        let Some(conn) = self.conns.get(index as usize).filter(|conn| conn.is_sender) else { return };
+        let Some(Room { sent, given_up, .. }) = self.hall.rooms.get_mut(conn.room as usize) else { return };
+        for number in sent.oldest_waiting()..sent.next() {
+            let is_open = |info: &&Info| info.sender == index && info.state == State::Waiting;
+            given_up.extend(sent.get(number).filter(is_open).map(|info| (number, info.due)));
+        }
     }
 
     /// Ends a connection that stands, from this side and without a word. Gives how many comments lose their answers by it.
@@ -133,6 +157,7 @@ impl Worker {
 
     /// The client has what it needs to go on: it is there.
     pub(super) fn has_come(&mut self, index: u32) {
+        self.hall.cut.remove(&index);
         let Some(conn) = self.conns.get(index as usize) else { return };
         let job = match conn.manner {
             Manner::Good => return,
@@ -164,6 +189,7 @@ impl Worker {
         for index in (0..viewers).filter(|index| is_of_share(storm.share, index.wrapping_add(offset))) {
             if self.conns.get(index as usize).is_some_and(|conn| conn.stage == Stage::Open) {
                 self.hall.figures.counts.cut_off += self.hang_up(index, Stage::Away);
+                self.hall.cut.insert(index);
                 let wait = self.rng.u64(..=micros(storm.within));
                 self.come_back(index, wait);
             }
@@ -172,6 +198,31 @@ impl Worker {
         // One that would not be over before the end is none.
         if next + micros(storm.within) < origin + micros(plan.duration) {
             self.later(next, Job::Storm);
+        }
+    }
+
+    /// Whether every room has somebody who can send.
+    pub(super) fn has_senders(&self) -> bool {
+        let is_open = |index: &u32| self.conns.get(*index as usize).is_some_and(|conn| conn.stage == Stage::Open);
+        self.hall.rooms.iter().all(|room| room.senders.iter().any(is_open))
+    }
+
+    /// All who are to come first have come: sending begins, and with it the time of storms and leaving.
+    pub(super) fn begin_sending(&mut self, now: u64, plan: &Plan) {
+        self.phase = Phase::Sending(now);
+        if let Some(storm) = plan.storm {
+            self.later(now + micros(storm.every), Job::Storm);
+        }
+        if plan.leave.is_zero() {
+            return;
+        }
+        // Senders stay, so that there is somebody to the end.
+        let is_leaver = |conn: &&Conn| !conn.is_sender && !matches!(conn.manner, Manner::Rude(_));
+        let mut leavers: Vec<u32> = self.conns.iter().filter(is_leaver).map(|conn| conn.index).collect();
+        self.rng.shuffle(&mut leavers);
+        let (begin, span) = (now + micros(plan.duration.saturating_sub(plan.leave)), micros(plan.leave));
+        for (nth, index) in leavers.iter().enumerate() {
+            self.later(begin + span * nth as u64 / leavers.len() as u64, Job::Leave(*index));
         }
     }
 

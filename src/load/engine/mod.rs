@@ -6,6 +6,7 @@
 //! which the `mark` in each text tells. Beside that thread, `watch` asks the servers how they are and `query` asks for the last
 //! 60 seconds as hosts do. [`Plan`] and chance decide everything that is sent; nothing waits for an answer.
 
+mod absent;
 mod batches;
 mod conn;
 mod decode;
@@ -31,6 +32,7 @@ mod checker_tests;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::net::lookup_host;
@@ -65,6 +67,14 @@ pub enum LoadError {
     /// A server cannot be reached, or is none.
     #[error(transparent)]
     Server(#[from] ClientError),
+    /// The server wants a token, or another one.
+    #[error("{target} refused {} (401)", if *.is_given { "the token" } else { "to open without a token; give one with --token" })]
+    Token {
+        /// The target as given.
+        target: String,
+        /// Whether a token was sent.
+        is_given: bool,
+    },
     /// A host's name has no address.
     #[error("{target}: its host has no address")]
     Name {
@@ -94,8 +104,6 @@ pub struct Run {
     pub outcome: Outcome,
     /// What a person should know about them: one line each.
     pub hints: Vec<String>,
-    /// Whether it was ended early.
-    pub has_been_stopped: bool,
 }
 
 /// Is shown how it goes, once a second.
@@ -143,7 +151,8 @@ pub(crate) async fn run(plan: &Arc<Plan>, stop: &Shutdown, live: &mut dyn Live) 
     }
     let finished = finished.await.map_err(|_| LoadError::System(std::io::Error::other("its thread has failed")))?;
     drop((watching, asking));
-    watch.settle(&targets).await;
+    // A stop asks for an end, and what is not stored by then is no verdict.
+    watch.settle(&targets, if stop.has_begun() { Duration::ZERO } else { plan.patience }).await;
     let cpu = machine::process_cpu() - before;
     Ok(verdict::outcome(plan, finished, series, (queries.asked(), watch.server()), (started_ms, cpu)))
 }
@@ -163,7 +172,12 @@ async fn probe(plan: &Plan, prefix: &str, run: u32) -> Result<(), LoadError> {
         if let Some(token) = plan.tokens.first() {
             url.query_pairs_mut().append_pair("token", token);
         }
-        drop(connect(&Tcp, target, &url).await?);
+        match connect(&Tcp, target, &url).await {
+            Err(ClientError::Refused { target, status: 401 }) => {
+                return Err(LoadError::Token { target, is_given: !plan.tokens.is_empty() });
+            }
+            socket => drop(socket?),
+        }
     }
     Ok(())
 }

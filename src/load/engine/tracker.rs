@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 
 use super::sent::{Info, Sent, State};
 
+mod lacking;
+
 /// How many numbers may have come after one that did not before that counts as missing.
 pub(super) const WINDOW: u32 = 16_384;
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde::Deserialize;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -15,8 +16,11 @@ use crate::load::outcome::{Server, ServerMoment};
 /// How often they are asked.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Servers have so long to store what they had accepted by the end.
-const SETTLED_WITHIN: Duration = Duration::from_secs(2);
+/// What was told longer ago is no more what is.
+const FRESH: Duration = Duration::from_millis(1500);
+
+/// How often they are asked at the end, until all is stored.
+const SETTLING: Duration = Duration::from_millis(100);
 
 /// Whom to ask, and where.
 pub(super) type Targets = Vec<(SocketAddr, Target)>;
@@ -62,41 +66,74 @@ impl Ledger {
     }
 }
 
-/// What was told last.
+/// What was told last, if that is not long ago.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
-    /// The newest moment.
+    /// The newest moment; none unless every server that ever told one has told it.
     pub(crate) moment: Option<ServerMoment>,
-    /// The newest ledger of all targets together.
+    /// The newest ledger of all targets together; none unless all of them told theirs.
     pub(crate) ledger: Option<Ledger>,
-    /// What was told in all.
-    pub(crate) server: Option<Server>,
-    /// Processor time when it began, and when it was told last.
-    first: Option<f64>,
+}
+
+/// A process' counter of processor time, as it was read again and again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Meter {
+    /// When it was read last, and what it said.
     last: Option<(Instant, f64)>,
+    used: f64,
+}
+
+impl Meter {
+    /// Notes what was read; gives the cores used since the time before, if there was one.
+    fn read(&mut self, at: Instant, cpu: f64) -> Option<f64> {
+        let (before, old) = self.last.replace((at, cpu))?;
+        // One that has fallen is that of a new process, and began at 0.
+        let used = if cpu < old { cpu } else { cpu - old };
+        self.used += used;
+        Some(used / at.duration_since(before).as_secs_f64().max(0.001))
+    }
+}
+
+/// All that is known.
+#[derive(Debug, Default)]
+struct State {
+    told: Told,
+    /// When `told` was told.
+    at: Option<Instant>,
+    /// What was told in all.
+    server: Option<Server>,
+    /// By target.
+    meters: Vec<Meter>,
+    /// Comments that were set aside before the test began.
+    aside_before: Option<u64>,
 }
 
 /// Where it is told; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
-    told: Arc<Mutex<Told>>,
+    state: Arc<Mutex<State>>,
 }
 
-/// One reading of all targets.
-#[derive(Clone, Copy, Debug, Default)]
+/// One reading of one target.
+#[derive(Clone, Debug)]
 struct Reading {
+    /// When `/metrics` was read.
+    at: Instant,
     cpu: Option<f64>,
     memory: Option<f64>,
+    ledger: Option<Ledger>,
 }
 
 impl Watch {
-    fn lock(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was told last.
+    /// What was told last; nothing if that is long ago.
     pub(super) fn told(&self) -> Told {
-        self.lock().clone()
+        let state = self.lock();
+        let is_fresh = state.at.is_some_and(|at| at.elapsed() < FRESH);
+        if is_fresh { state.told.clone() } else { Told::default() }
     }
 
     /// What was told in all.
@@ -115,45 +152,86 @@ impl Watch {
         }
     }
 
-    /// Asks until the servers have stored what they had accepted, for a while.
-    pub(super) async fn settle(&self, targets: &Targets) {
+    /// Asks until the servers have stored what they had accepted, or `patience` is over.
+    pub(super) async fn settle(&self, targets: &Targets, patience: Duration) {
         let version = self.lock().server.as_ref().and_then(|server| server.version.clone());
-        let until = Instant::now() + SETTLED_WITHIN;
+        let until = Instant::now() + patience;
         loop {
             self.ask(targets, version.as_ref()).await;
-            let waiting = self.lock().ledger.as_ref().map_or(0, |ledger| ledger.in_queue + ledger.in_outbox);
+            let waiting = self.lock().told.ledger.as_ref().map_or(0, |ledger| ledger.in_queue + ledger.in_outbox);
             if waiting == 0 || Instant::now() >= until {
                 return;
             }
-            sleep(SETTLED_WITHIN / 20).await;
+            sleep(SETTLING).await;
         }
     }
 
     async fn ask(&self, targets: &Targets, version: Option<&String>) {
-        let (reading, ledger) = (read_metrics(targets).await, read_ledger(targets).await);
-        if reading.cpu.is_none() && ledger.is_none() {
-            return;
-        }
-        let now = Instant::now();
-        let mut told = self.lock();
-        let before = told.last.replace((now, reading.cpu.unwrap_or(0.0)));
-        let cpu = reading.cpu.unwrap_or(0.0);
-        let first = *told.first.get_or_insert(cpu);
-        let rate = before.map_or(0.0, |(at, before)| (cpu - before) / now.duration_since(at).as_secs_f64().max(0.001));
-        let rss_bytes = reading.memory.map_or(0, whole);
-        let parts = ledger.clone().unwrap_or_default();
-        let most = told.server.as_ref().map_or(0, |server| server.max_rss_bytes);
-        told.moment =
-            Some(ServerMoment { cpu: rate.max(0.0), rss_bytes, queue: parts.in_queue, outbox: parts.in_outbox });
-        told.server = Some(Server {
-            version: version.cloned(),
-            cpu_seconds: (cpu - first).max(0.0),
-            max_rss_bytes: most.max(rss_bytes),
-            ledger_balances: ledger.as_ref().map(Ledger::balances),
-            not_stored: parts.in_queue + parts.in_outbox + parts.set_aside(),
-        });
-        told.ledger = ledger;
+        let readings = join_all(targets.iter().map(|(address, target)| read(*address, target))).await;
+        self.lock().take(&readings, version);
     }
+}
+
+impl State {
+    /// Takes one reading of each target. What a target does not tell is not known: neither is what it told before repeated, nor
+    /// is what the others tell taken for all.
+    fn take(&mut self, readings: &[Reading], version: Option<&String>) {
+        self.meters.resize(readings.len(), Meter::default());
+        let mut cores = Some(0.0);
+        for (meter, reading) in self.meters.iter_mut().zip(readings) {
+            let here = match reading.cpu {
+                Some(cpu) => meter.read(reading.at, cpu),
+                // It never told any: no server with such metrics.
+                None if meter.last.is_none() => Some(0.0),
+                None => None,
+            };
+            cores = cores.zip(here).map(|(sum, here)| sum + here);
+        }
+        let is_metered = self.meters.iter().any(|meter| meter.last.is_some());
+        let ledgers: Option<Vec<&Ledger>> = readings.iter().map(|reading| reading.ledger.as_ref()).collect();
+        let ledger = ledgers.map(|all| {
+            all.into_iter().fold(Ledger::default(), |mut sum, one| {
+                sum.add(one);
+                sum
+            })
+        });
+        let parts = ledger.clone().unwrap_or_default();
+        if ledger.is_some() {
+            self.aside_before.get_or_insert(parts.set_aside());
+        }
+        let rss_bytes = readings.iter().filter_map(|reading| reading.memory).map(whole).sum();
+        let most = self.server.as_ref().map_or(0, |server| server.max_rss_bytes);
+        let moment = |cpu| ServerMoment { cpu, rss_bytes, queue: parts.in_queue, outbox: parts.in_outbox };
+        self.told.moment = cores.filter(|_| is_metered).map(moment);
+        if is_metered || ledger.is_some() || self.server.is_some() {
+            self.server = Some(Server {
+                version: version.cloned(),
+                cpu_seconds: self.meters.iter().map(|meter| meter.used).sum(),
+                max_rss_bytes: most.max(rss_bytes),
+                ledger_balances: ledger.as_ref().map(Ledger::balances),
+                not_stored: parts.in_queue
+                    + parts.in_outbox
+                    + parts.set_aside().saturating_sub(self.aside_before.unwrap_or(0)),
+            });
+        }
+        self.told.ledger = ledger;
+        self.at = Some(Instant::now());
+    }
+}
+
+async fn read(address: SocketAddr, target: &Target) -> Reading {
+    let (metrics, ledger) = futures_util::join!(
+        async {
+            let answer = http::get(address, target, "/metrics").await;
+            (Instant::now(), answer)
+        },
+        http::get(address, target, "/api/ledger"),
+    );
+    let (at, metrics) = metrics;
+    let text = metrics.ok().filter(|(status, _)| *status == 200).map(|(_, text)| text).unwrap_or_default();
+    let ledger = ledger.ok().filter(|(status, _)| *status == 200);
+    let ledger = ledger.and_then(|(_, text)| serde_json::from_str(&text).ok());
+    Reading { at, cpu: metric(&text, CPU), memory: metric(&text, MEMORY), ledger }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes are whole and not below 0")]
@@ -167,31 +245,6 @@ async fn version(targets: &Targets) -> Option<String> {
     let (_, body) = http::get(*address, target, "/api/openapi.json").await.ok()?;
     let document: serde_json::Value = serde_json::from_str(&body).ok()?;
     Some(document.get("info")?.get("version")?.as_str()?.to_owned())
-}
-
-async fn read_metrics(targets: &Targets) -> Reading {
-    let mut sum = Reading::default();
-    for (address, target) in targets {
-        let Ok((200, text)) = http::get(*address, target, "/metrics").await else { continue };
-        let add = |sum: &mut Option<f64>, name| {
-            if let Some(value) = metric(&text, name) {
-                *sum = Some(sum.unwrap_or(0.0) + value);
-            }
-        };
-        add(&mut sum.cpu, CPU);
-        add(&mut sum.memory, MEMORY);
-    }
-    sum
-}
-
-async fn read_ledger(targets: &Targets) -> Option<Ledger> {
-    let mut sum: Option<Ledger> = None;
-    for (address, target) in targets {
-        let Ok((200, text)) = http::get(*address, target, "/api/ledger").await else { continue };
-        let Ok(ledger) = serde_json::from_str::<Ledger>(&text) else { continue };
-        sum.get_or_insert_default().add(&ledger);
-    }
-    sum
 }
 
 /// A metric without labels.
@@ -208,6 +261,54 @@ mod tests {
     fn a_metric_is_found_by_its_whole_name() {
         let text = "# TYPE x counter\nx_more 3\nx 1.5\ny{a=\"b\"} 2\nz 7 1700000000\n";
         assert_eq!((metric(text, "x"), metric(text, "y"), metric(text, "z")), (Some(1.5), None, Some(7.0)));
+    }
+
+    fn reading(at: Instant, cpu: Option<f64>) -> Reading {
+        Reading { at, cpu, memory: Some(1e6), ledger: cpu.map(|_| Ledger::default()) }
+    }
+
+    #[test]
+    fn processor_time_is_told_of_each_target_by_its_own_clock() {
+        let (begun, mut state) = (Instant::now(), State::default());
+        let at = |secs| begun + Duration::from_secs(secs);
+        state.take(&[reading(at(0), Some(10.0)), reading(at(0), Some(20.0))], None);
+        assert_eq!(state.told.moment, None, "there is nothing to compare with");
+        // The second target answers a second late.
+        state.take(&[reading(at(1), Some(10.5)), reading(at(2), Some(21.0))], None);
+        assert_eq!(state.told.moment.as_ref().unwrap().cpu, 1.0);
+        state.take(&[reading(at(2), Some(11.0)), reading(at(3), None)], None);
+        assert_eq!(state.told.moment, None, "one has not told");
+        assert!(state.told.ledger.is_none() && state.server.as_ref().unwrap().ledger_balances.is_none());
+        // Its counter is that of a new process, four seconds after it was read last.
+        state.take(&[reading(at(3), Some(11.5)), reading(at(6), Some(2.0))], None);
+        assert_eq!(state.told.moment.as_ref().unwrap().cpu, 1.0);
+        assert_eq!(state.server.as_ref().unwrap().cpu_seconds, 1.5 + 1.0 + 2.0);
+    }
+
+    #[test]
+    fn what_is_dead_tells_nothing_to_the_end() {
+        let mut state = State::default();
+        let begun = Instant::now();
+        for secs in 0..3 {
+            state.take(&[reading(begun + Duration::from_secs(secs), Some(secs as f64))], None);
+        }
+        assert_eq!(state.server.as_ref().unwrap().ledger_balances, Some(true));
+        state.take(&[reading(begun + Duration::from_secs(3), None)], None);
+        let server = state.server.unwrap();
+        assert_eq!((server.ledger_balances, server.cpu_seconds, state.told.moment), (None, 2.0, None));
+    }
+
+    #[test]
+    fn what_was_set_aside_before_the_test_is_not_held_against_it() {
+        let mut state = State::default();
+        let mut reading = reading(Instant::now(), Some(1.0));
+        let told = r#"{"accepted":5,"stored":3,"setAside":{"schema":2}}"#;
+        reading.ledger = serde_json::from_str(told).unwrap();
+        state.take(&[reading.clone()], None);
+        assert_eq!(state.server.as_ref().unwrap().not_stored, 0);
+        reading.ledger.as_mut().unwrap().in_queue = 4;
+        state.take(&[reading], None);
+        assert_eq!(state.server.unwrap().not_stored, 4);
     }
 
     #[test]

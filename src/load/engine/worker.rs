@@ -32,6 +32,9 @@ const AWAKE: Duration = Duration::from_millis(50);
 /// Sending waits this long beyond the ramp for viewers who have not come about.
 const LATE_JOINS: u64 = 10_000_000;
 
+/// When a stop ends the sending, answers that are on their way may take so long.
+const ANSWERS: Duration = Duration::from_secs(1);
+
 /// In the end, when nothing came for so long, nothing more comes.
 const QUIET: u64 = 3_000_000;
 
@@ -120,6 +123,8 @@ pub(super) struct Worker {
     /// Connections that had more than was read.
     pub(super) again: Vec<u32>,
     stop: Shutdown,
+    /// Whether it was the stop that ended the sending.
+    is_cut_short: bool,
     ticks: mpsc::Sender<Tick>,
     before: Before,
     quiet_since: (u64, u64),
@@ -150,6 +155,7 @@ impl Worker {
             buffer: Vec::new(),
             again: Vec::new(),
             stop,
+            is_cut_short: false,
             ticks,
             before: Before::default(),
             quiet_since: (0, 0),
@@ -272,41 +278,27 @@ impl Worker {
                 let is_open = |conn: &Conn| conn.stage == Stage::Open;
                 let ramp = micros(plan.ramp);
                 let have_come = || now >= ramp && self.conns.iter().all(is_open);
-                if plan.sends_in_ramp || now >= ramp + LATE_JOINS || have_come() {
+                let can_begin = if plan.sends_in_ramp { self.has_senders() } else { have_come() };
+                if can_begin || now >= ramp + LATE_JOINS {
                     self.begin_sending(now, &plan);
                 }
             }
             Phase::Sending(origin) => {
                 let is_over = now >= origin + micros(plan.duration);
                 if is_stopped || is_over {
-                    self.phase = Phase::Draining(now + micros(plan.patience));
+                    self.is_cut_short = is_stopped;
+                    let patience = if is_stopped { plan.patience.min(ANSWERS) } else { plan.patience };
+                    self.phase = Phase::Draining(now + micros(patience));
                     self.quiet_since = (now, self.hall.figures.counts.deliveries);
                 }
             }
             Phase::Draining(until) => {
-                if now >= until || self.is_settled(now) {
+                let has_had_enough = is_stopped && !self.is_cut_short;
+                if now >= until || has_had_enough || self.is_settled(now) {
                     self.phase = Phase::Over;
                 }
             }
             Phase::Over => {}
-        }
-    }
-
-    fn begin_sending(&mut self, now: u64, plan: &Plan) {
-        self.phase = Phase::Sending(now);
-        if let Some(storm) = plan.storm {
-            self.later(now + micros(storm.every), Job::Storm);
-        }
-        if plan.leave.is_zero() {
-            return;
-        }
-        // Senders stay, so that there is somebody to the end.
-        let is_leaver = |conn: &&Conn| !conn.is_sender && !matches!(conn.manner, Manner::Rude(_));
-        let mut leavers: Vec<u32> = self.conns.iter().filter(is_leaver).map(|conn| conn.index).collect();
-        self.rng.shuffle(&mut leavers);
-        let (begin, span) = (now + micros(plan.duration.saturating_sub(plan.leave)), micros(plan.leave));
-        for (nth, index) in leavers.iter().enumerate() {
-            self.later(begin + span * nth as u64 / leavers.len() as u64, Job::Leave(*index));
         }
     }
 
@@ -370,6 +362,7 @@ impl Worker {
 
     fn finish(mut self) -> Finished {
         let took = Duration::from_micros(self.hall.now());
+        self.count_absent();
         for conn in &mut self.conns {
             if matches!(conn.manner, Manner::Rude(_)) || !conn.has_joined {
                 continue;

@@ -174,6 +174,58 @@ fn a_test_that_reached_nobody_has_not_held() {
     assert_eq!((outcome.has_held, outcome.broken()), (false, vec!["nothing was connected".to_owned()]));
 }
 
+/// What breaks a test, after a change to one that held.
+fn broken(objectives: &str, change: impl FnOnce(&mut Outcome)) -> String {
+    let mut outcome = sample::held();
+    change(&mut outcome);
+    judge(&mut outcome, &if objectives.is_empty() { Vec::new() } else { parse(objectives).unwrap() });
+    assert_eq!(outcome.has_held, outcome.broken().is_empty());
+    outcome.broken().join("; ")
+}
+
+#[test]
+fn what_did_not_arrive_breaks_a_test_that_has_no_objective() {
+    let error = |kind: &'static str| move |o: &mut Outcome| o.counts.errors.extend([(kind.to_owned(), 255)]);
+    assert_eq!(broken("", |o| o.counts.unanswered = 3), "3 comments unanswered");
+    assert_eq!(broken("", error("nobody_to_send")), "255 comments could not be sent, for nobody was connected");
+    assert_eq!(broken("", error("closed_4001")), "255 errors (closed_4001: 255)");
+    assert_eq!(broken("", |o| o.counts.never_came = 450), "450 viewers never came");
+    assert_eq!(broken("", |o| o.counts.connects_failed = 606), "606 connections failed");
+    let refused = |o: &mut Outcome| o.counts.refused.extend([("busy".to_owned(), 1_200)]);
+    assert_eq!(broken("", refused), "1,200 comments refused (busy: 1,200)");
+    let nothing = |o: &mut Outcome| (o.counts.scheduled, o.counts.sent, o.counts.deliveries) = (0, 0, 0);
+    assert_eq!(broken("", nothing), "nothing was sent");
+    assert_eq!(broken("", |o| o.counts.deliveries = 0), "nothing was delivered");
+    let server = |o: &mut Outcome| {
+        let server = o.server.get_or_insert_default();
+        (server.ledger_balances, server.not_stored) = (Some(false), 7);
+    };
+    assert_eq!(broken("", server), "the server's ledger does not balance; 7 comments accepted and not stored");
+}
+
+#[test]
+fn what_the_test_itself_brings_on_breaks_nothing() {
+    assert_eq!(broken("", |o| (o.counts.connects_failed, o.counts.connects_failed_in_storms) = (9, 9)), "");
+    assert_eq!(broken("", |o| o.counts.cut_off = 9), "");
+    assert_eq!(broken("", |o| o.counts.misbehaved.extend([("text_too_long".to_owned(), 9)])), "");
+    let idle = |o: &mut Outcome| {
+        (o.summary.rate, o.counts.scheduled, o.counts.sent, o.counts.deliveries) = (0.001, 0, 0, 0);
+    };
+    assert_eq!(broken("", idle), "", "nothing was to be sent");
+}
+
+#[test]
+fn an_objective_takes_the_place_of_what_else_may_not_be() {
+    let trouble = |o: &mut Outcome| {
+        (o.counts.unanswered, o.counts.connects_failed) = (3, 2);
+        o.counts.refused.insert("busy".to_owned(), 5);
+    };
+    assert_eq!(broken("errors=5,refused=5", trouble), "");
+    assert_eq!(broken("errors=5", trouble), "5 comments refused (busy: 5)");
+    assert_eq!(broken("refused=5", trouble), "2 connections failed; 3 comments unanswered");
+    assert_eq!(broken("errors=4,refused=4", trouble), "errors=4: measured 5; refused=4: measured 5");
+}
+
 proptest::proptest! {
     #[test]
     fn what_is_understood_reads_the_same_from_its_own_words(

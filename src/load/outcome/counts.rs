@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// The kind of error for comments whose time had come when none of their room's senders was connected.
+pub const NOBODY_TO_SEND: &str = "nobody_to_send";
+
 /// The counts of a load test.
 ///
 /// At its end scheduled = sent + what the stop of the test left unsent, and sent = accepted + refused + unanswered +
@@ -35,6 +38,10 @@ pub struct Counts {
     pub connected: u64,
     /// Connections that did not come about.
     pub connects_failed: u64,
+    /// Those of them that were to bring back viewers whom the test itself had cut off.
+    pub connects_failed_in_storms: u64,
+    /// Viewers that had not come, or not come back, by the end.
+    pub never_came: u64,
     /// Connections opened again after a loss.
     pub reconnects: u64,
     /// Comments received, each counted once per viewer.
@@ -56,9 +63,15 @@ impl Counts {
         self.refused.values().sum()
     }
 
-    /// Errors of all kinds, failed connections and unanswered comments among them.
+    /// Connections that did not come about, but for those that the test's own storms brought on.
+    #[must_use]
+    pub fn failed_connects(&self) -> u64 {
+        self.connects_failed.saturating_sub(self.connects_failed_in_storms)
+    }
+
+    /// Errors of all kinds, [failed connections](Self::failed_connects) and unanswered comments among them.
     #[must_use]
     pub fn troubles(&self) -> u64 {
-        self.errors.values().sum::<u64>() + self.connects_failed + self.unanswered
+        self.errors.values().sum::<u64>() + self.failed_connects() + self.unanswered
     }
 }

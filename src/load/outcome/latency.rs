@@ -36,6 +36,17 @@ impl Latencies {
     }
 }
 
+/// Of fewer times than this the 99th percentile is the longest, or next to it.
+pub const ENOUGH: u64 = 100;
+
+impl Percentiles {
+    /// Whether there are fewer than [`ENOUGH`], so that the 99th percentile says little.
+    #[must_use]
+    pub fn is_thin(&self) -> bool {
+        (1..ENOUGH).contains(&self.count)
+    }
+}
+
 /// A distribution of times, in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

@@ -18,11 +18,13 @@ mod verdict;
 
 use serde::{Deserialize, Serialize};
 
-pub use counts::Counts;
+pub use counts::{Counts, NOBODY_TO_SEND};
 pub use faults::{Fault, FaultExample, Faults, MAX_EXAMPLES};
 pub use file::{FileError, read, write};
-pub use latency::{Latencies, Percentiles};
+pub(super) use file::{prepare, replace};
+pub use latency::{ENOUGH, Latencies, Percentiles};
 pub use moment::{Moment, ServerMoment};
+pub use verdict::Breach;
 
 /// The version of the format that is written, and the highest that is read.
 pub const VERSION: u32 = 1;
@@ -61,7 +63,9 @@ pub struct Outcome {
     pub server: Option<Server>,
     /// The objectives and what was measured.
     pub objectives: Vec<Judged>,
-    /// The verdict: no fault, and every objective held.
+    /// Whether a signal ended it early: then there is no verdict.
+    pub has_been_stopped: bool,
+    /// The verdict: ran to its end, nothing broke it, and every objective held.
     pub has_held: bool,
     /// What a search for the highest load found, if this is the load test at its end.
     pub capacity: Option<Found>,

@@ -57,7 +57,8 @@ fn what_is_written_is_read_again() {
 fn what_later_versions_add_does_not_matter() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report.json");
-    std::fs::write(&path, r#"{"version": 1, "new": {"a": 1}, "counts": {"sent": 3, "news": 4}}"#).unwrap();
+    std::fs::write(&path, r#"{"version": 1, "new": {"a": 1}, "summary": {}, "counts": {"sent": 3, "news": 4}}"#)
+        .unwrap();
     let outcome = read(&path).unwrap();
     assert_eq!(outcome, Outcome { version: 1, counts: Counts { sent: 3, ..Counts::default() }, ..Outcome::default() });
 }
@@ -76,6 +77,9 @@ fn what_is_no_report_is_refused_in_one_line_that_names_it() {
         (b"[]", "is not the report.json"),
         (b"\xff\xfe", "is not the report.json"),
         (br#"{"version": 1, "counts": {"sent": -1}}"#, "is not the report.json"),
+        (b"[1]", "is not the report.json of a load test: it is no object"),
+        (br#"{"version": 1}"#, "is not the report.json of a load test: it has no summary and counts"),
+        (br#"{"version": 1, "counts": [1], "summary": {}}"#, "is not the report.json"),
         (b"{}", "is not the report.json of a load test: it names no version"),
         (br#"{"version": 2}"#, "report version 2, and this danmakud reads 1 to 1"),
     ] {
@@ -84,6 +88,9 @@ fn what_is_no_report_is_refused_in_one_line_that_names_it() {
     }
     let missing = read(&folder.path().join("none.json")).unwrap_err();
     assert!(matches!(missing, FileError::Read { .. }), "{missing}");
+    assert!(prepare(&path).is_err() && prepare(&folder.path().join("new/folder")).is_ok());
+    let left: Vec<_> = std::fs::read_dir(folder.path().join("new/folder")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
     let unwritable = write(&folder.path().join("no/folder/report.json"), &Outcome::default()).unwrap_err();
     assert!(matches!(unwritable, FileError::Write { .. }), "{unwritable}");
 }

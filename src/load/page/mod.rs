@@ -34,7 +34,7 @@ pub fn render(outcome: &Outcome) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (title) " – " (verdict(outcome)) }
+                title { (title) " – " (verdict(outcome).to_lowercase()) }
                 style { (PreEscaped(STYLE)) (PreEscaped(ink::style())) }
             }
             body {
@@ -86,7 +86,11 @@ fn when(ms: u64) -> String {
 }
 
 fn verdict(outcome: &Outcome) -> &'static str {
-    if outcome.has_held { "held" } else { "broke" }
+    match (outcome.has_held, outcome.has_been_stopped) {
+        (true, _) => "Held",
+        (false, true) => "Ended early: no verdict",
+        (false, false) => "Broke",
+    }
 }
 
 /// The verdict and why, and whether it is about the server at all.
@@ -94,8 +98,10 @@ fn says(outcome: &Outcome) -> Markup {
     let reasons = outcome.broken();
     html! {
         section.verdict.held[outcome.has_held].broke[!outcome.has_held] {
-            p.word { @if outcome.has_held { "Held" } @else { "Broke" } }
-            @if reasons.is_empty() {
+            p.word { (verdict(outcome)) }
+            @if reasons.is_empty() && outcome.has_been_stopped {
+                p { "A signal ended the test before its time. Nothing was wrong until then." }
+            } @else if reasons.is_empty() {
                 p { (calm(outcome)) }
             } @else {
                 ul { @for reason in &reasons { li { (reason) } } }

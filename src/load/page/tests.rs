@@ -63,7 +63,7 @@ fn a_search_for_the_capacity_is_told_step_by_step() {
     let page = render(&sample::searched());
     for says in [
         "<li>highest load that held: 2.83 × the plan</li>",
-        "2,830 viewers × 20 comments/s",
+        "2,830 viewers × 20 accepted comments/s",
         "<td class=\"number\">2,830</td>",
         "broke</span> p99=200ms (312 ms)",
     ] {

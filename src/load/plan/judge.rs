@@ -29,6 +29,22 @@ const PER_SENDER: f64 = 0.5;
 /// The longest text that may be asked for; far above what a server takes, so that refusals can be tried.
 const MAX_CHARS: usize = 4096;
 
+/// Knobs that mean nothing without another.
+const NEEDS: &[(&str, &str)] = &[
+    ("trace_speed", "trace"),
+    ("trace_from", "trace"),
+    ("burst_for", "burst"),
+    ("burst_every", "burst"),
+    ("compress_share", "compress"),
+    ("tier_share", "tier"),
+    ("slow_bytes", "slow"),
+    ("storm_share", "storm_every"),
+    ("storm_within", "storm_every"),
+];
+
+/// Knobs that mean nothing beside a trace.
+const OF_RATE: &[&str] = &["arrivals", "burst", "burst_for", "burst_every", "text"];
+
 /// What the command line has besides the knobs.
 #[derive(Clone, Debug, Default)]
 pub struct Asking {
@@ -70,11 +86,13 @@ impl Plan {
     pub fn new(asking: Asking) -> Result<Self, PlanError> {
         let Asking { profile, flags, targets, tokens, sources } = asking;
         let (mut given, folder) = profile.as_deref().map_or_else(|| Ok(Default::default()), read)?;
+        // What belongs to the one goes with it.
         if flags.rate.is_some() && flags.trace.is_none() {
-            given.trace = None;
+            (given.trace, given.trace_speed, given.trace_from) = (None, None, None);
         }
         if flags.trace.is_some() && flags.rate.is_none() {
-            given.rate = None;
+            (given.rate, given.arrivals, given.text) = (None, None, None);
+            (given.burst, given.burst_for, given.burst_every) = (None, None, None);
         }
         let profile = profile.unwrap_or_default();
         let knobs = flags.clone().or(given);
@@ -182,6 +200,7 @@ impl Judge<'_> {
         (targets, tokens, sources): (Vec<Target>, Vec<String>, Vec<IpAddr>),
     ) -> Result<Plan, PlanError> {
         let knobs = self.knobs;
+        self.has_no_orphans()?;
         let duration = self.time("duration", knobs.duration.as_ref(), "30s", Duration::from_secs(1))?;
         let leave = self.time("leave", knobs.leave.as_ref(), "0s", Duration::ZERO)?;
         if leave > duration {
@@ -223,6 +242,19 @@ impl Judge<'_> {
         Ok(plan)
     }
 
+    /// A knob that would turn nothing is refused: whoever gave it meant something by it.
+    fn has_no_orphans(&self) -> Result<(), PlanError> {
+        let is_alone = |(knob, main): &&(&str, &str)| self.knobs.has(knob) && !self.knobs.has(main);
+        if let Some((knob, main)) = NEEDS.iter().find(is_alone) {
+            return self.refuse(knob, format!("does nothing without {}", self.place(main)));
+        }
+        let of_rate = OF_RATE.iter().find(|knob| self.knobs.has(knob) && self.knobs.has("trace"));
+        match of_rate {
+            Some(knob) => self.refuse(knob, "does nothing beside a trace, which has its own"),
+            None => Ok(()),
+        }
+    }
+
     fn seating(&self, sending: &Sending, duration: Duration) -> Result<Seating, PlanError> {
         let rooms = self.count("rooms", self.knobs.rooms, 1, 1..=100_000)?;
         let viewers = self.count("viewers", self.knobs.viewers, rooms.max(100), 1..=1_000_000)?;
@@ -240,7 +272,9 @@ impl Judge<'_> {
             return self.refuse("senders", format!("{senders} are more than the {viewers} viewers, of whom they are"));
         }
         let skew = self.number("skew", self.knobs.skew, 0.0, 0.0..=4.0)?;
-        Ok(Seating::new(rooms, skew, viewers, senders))
+        let seating = Seating::new(rooms, skew, viewers, senders);
+        // As many as each room needs of its own: a large one has a large part of the comments.
+        Ok(if self.knobs.senders.is_none() { seating.with_enough_senders(peak / PER_SENDER) } else { seating })
     }
 
     fn sending(&self, folder: &Path, duration: Duration) -> Result<Sending, PlanError> {
@@ -345,4 +379,4 @@ impl Plan {
 
 #[cfg(test)]
 #[path = "judge_tests.rs"]
-pub(super) mod tests;
+pub(in crate::load) mod tests;

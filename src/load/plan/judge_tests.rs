@@ -42,7 +42,11 @@ fn a_rate_takes_the_place_of_a_profiles_trace_and_the_other_way_round() {
     let rate = Knobs { rate: Some(3.0), ..Knobs::default() };
     assert!(matches!(try_plan("trace = 'evening'", rate).unwrap().sending, Sending::Rate(_)));
     let trace = Knobs { trace: Some("evening".into()), ..Knobs::default() };
-    assert!(matches!(try_plan("rate = 3", trace).unwrap().sending, Sending::Trace { .. }));
+    let profile = "rate = 3\nburst = 2\nburst_for = '1s'\ntext = '20'";
+    assert!(matches!(try_plan(profile, trace).unwrap().sending, Sending::Trace { .. }));
+    let rate = Knobs { rate: Some(3.0), ..Knobs::default() };
+    let profile = "trace = 'evening'\ntrace_speed = 2\ntrace_from = '1m'";
+    assert!(matches!(try_plan(profile, rate).unwrap().sending, Sending::Rate(_)));
 }
 
 #[test]
@@ -83,6 +87,14 @@ fn nonsense_is_named_with_its_place_and_what_would_be_right() {
         ("trace = 'evening'\nrate = 1", "trace: has its own rate"),
         ("trace = 'no-such.csv'", "trace"),
         ("trace = 'evening'\ntrace_from = '9h'", "trace_from: is behind the end of the trace"),
+        ("trace_speed = 2", "trace_speed: does nothing without"),
+        ("storm_share = 0.1", "storm_share: does nothing without"),
+        ("tier_share = 0.1", "tier_share: does nothing without"),
+        ("slow_bytes = 10", "slow_bytes: does nothing without"),
+        ("burst_for = '1s'", "burst_for: does nothing without"),
+        ("trace = 'evening'\nburst = 2", "burst: does nothing beside a trace"),
+        ("trace = 'evening'\ntext = '20'", "text: does nothing beside a trace"),
+        ("trace = 'evening'\narrivals = 'even'", "arrivals: does nothing beside a trace"),
         ("room = 'a/b'", "room: is not the beginning of a room's name"),
         ("rate = 1000000\nduration = '1day'\nviewers = 3", "--duration: 86400000000 comments are more than"),
     ];

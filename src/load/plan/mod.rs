@@ -25,6 +25,9 @@ pub use schedule::{Due, Schedule};
 pub use seating::{Seat, Seating};
 pub use shipped::PROFILES;
 
+#[cfg(test)]
+pub(in crate::load) use judge::tests;
+
 use super::client::Target;
 use super::trace::{Line, TraceError};
 use crate::model::AckLevel;

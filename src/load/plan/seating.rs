@@ -33,6 +33,17 @@ impl Seating {
         Self { rooms }
     }
 
+    /// The same with as many senders in each room as its part of so many, rounded up; no more than it has viewers.
+    #[must_use]
+    pub fn with_enough_senders(mut self, senders: f64) -> Self {
+        for room in &mut self.rooms {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as many as fit are enough")]
+            let enough = (senders * room.part).ceil() as u32;
+            room.senders = enough.clamp(1, room.viewers);
+        }
+        self
+    }
+
     /// All viewers.
     #[must_use]
     pub fn viewers(&self) -> u32 {
@@ -80,6 +91,14 @@ mod tests {
                 prop_assert!(seating.rooms[0].viewers + 1 >= seating.rooms[rooms as usize - 1].viewers);
             }
         }
+    }
+
+    #[test]
+    fn each_room_has_as_many_senders_as_its_part_of_the_comments_needs() {
+        let seating = Seating::new(500, 1.0, 5000, 1000).with_enough_senders(1000.0);
+        assert!(seating.rooms.iter().all(|room| f64::from(room.senders) >= 1000.0 * room.part), "{seating:?}");
+        // Of 1 + 1/2 + … + 1/500 = 6.79.
+        assert_eq!((seating.rooms[0].senders, seating.rooms[499].senders), (148, 1));
     }
 
     #[test]
